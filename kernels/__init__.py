@@ -1,0 +1,1 @@
+"""Attention: the formula to read, the CUDA kernel, and the torch op that calls either."""
