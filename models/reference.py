@@ -15,7 +15,7 @@ MOST_BINS = 10
 
 
 def shares(values: Sequence[float], edges: Sequence[float]) -> list[float]:
-    """Share of `values` in each of the len(edges) + 1 bins; a value on an edge falls into the bin above it."""
+    """Share of `values` in each of the len(edges) + 1 bins; a value on an edge falls into the bin above."""
     counts = np.bincount(np.searchsorted(edges, values, side="right"), minlength=len(edges) + 1)
     return [float(count) / max(1, len(values)) for count in counts]
 
@@ -44,9 +44,7 @@ def reference(
     """
     sizes = {len(predicted), len(confidence), len(unknown_ratio), len(length)}
     if len(sizes) != 1 or sizes == {0}:
-        raise ValueError(
-            f"a reference needs the same number (> 0) of each value, got lengths {sorted(sizes)}"
-        )
+        raise ValueError(f"a reference needs the same number (> 0) of each value, got {sorted(sizes)}")
     return {
         "tickets": len(predicted),
         "team": {team: sum(name == team for name in predicted) / len(predicted) for team in teams},
