@@ -1,0 +1,148 @@
+"""Text to token ids and back to characters, on the `tokenizers` library.
+
+A token is a lower-cased run of letters, a run of digits, or a single other character. Beyond ASCII:
+
+- text is compared in the form NFKC, so that composed and decomposed accents, ligatures, full-width and
+  "mathematical" letters are the same word;
+- accented letters are letters and marks stay with the letter they mark: a French word is one token;
+- an emoji, like any symbol, is a token of its own.
+
+Offsets count characters of the text that was given, whatever the normal form did to its length.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Library
+
+PADDING, UNKNOWN = "[PAD]", "[UNK]"
+PADDING_ID, UNKNOWN_ID = 0, 1
+WORDS = r"\p{L}[\p{L}\p{M}]*|\p{Nd}+|[^\s\p{L}\p{Nd}]\p{M}*"
+
+
+def normalizer() -> normalizers.Normalizer:
+    """The form in which words are compared."""
+    return normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+
+
+def word_splitter() -> pre_tokenizers.PreTokenizer:
+    """Runs of letters, runs of digits, single other characters; spaces separate and are dropped."""
+    return pre_tokenizers.Split(Regex(WORDS), behavior="removed", invert=True)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text as `word_splitter` cuts them, in the form in which they are compared."""
+    return [word for word, _ in word_splitter().pre_tokenize_str(normalizer().normalize_str(text))]
+
+
+def build_word_tokenizer(texts: Iterable[str], min_count: int = 2) -> Library:
+    """A tokenizer whose vocabulary is every word seen `min_count` times: 0 padding, 1 unknown, then words.
+
+    Words are numbered by falling count, equal counts in alphabetical order, so that the ids do not
+    depend on the order of the texts.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(words(text))
+    kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
+    ids = {PADDING: PADDING_ID, UNKNOWN: UNKNOWN_ID} | {word: i for i, word in enumerate(kept, start=2)}
+    library = Library(models.WordLevel(ids, unk_token=UNKNOWN))
+    library.normalizer = normalizer()
+    library.pre_tokenizer = word_splitter()
+    return library
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One text as the network reads it.
+
+    `offsets[i]` is where token i stands in the text that was given, `tokens[i]` those characters.
+    `unknown` counts tokens that the vocabulary lacks among those read; `total` is how many tokens the
+    text has, of which the first `len(ids)` are read.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    text: str
+    unknown: int
+    total: int
+
+    @property
+    def tokens(self) -> list[str]:
+        return [self.text[start:end] for start, end in self.offsets]
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+    @property
+    def truncated(self) -> bool:
+        return self.total > len(self.ids)
+
+
+class Tokenizer:
+    """A trained tokenizer and the number of tokens that its network reads."""
+
+    def __init__(self, library: Library, max_tokens: int) -> None:
+        if library.token_to_id(PADDING) != PADDING_ID or library.token_to_id(UNKNOWN) != UNKNOWN_ID:
+            raise ValueError(
+                f"the vocabulary must have {PADDING} as id {PADDING_ID} and {UNKNOWN} as {UNKNOWN_ID}"
+            )
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {max_tokens}")
+        library.no_padding()
+        library.no_truncation()
+        self.library = library
+        self.max_tokens = max_tokens
+        self.vocab_size: int = library.get_vocab_size()
+
+    @classmethod
+    def from_json(cls, json: str, max_tokens: int) -> Tokenizer:
+        """Read the content of a tokenizer.json; ValueError where it is not one."""
+        try:
+            library = Library.from_str(json)
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(f"not a tokenizer: {error}") from None
+        return cls(library, max_tokens)
+
+    @classmethod
+    def from_file(cls, path: str | Path, max_tokens: int) -> Tokenizer:
+        return cls.from_json(Path(path).read_text(encoding="utf-8"), max_tokens)
+
+    def encode(self, text: str) -> Encoding:
+        return self._read(text, self.library.encode(_readable(text), add_special_tokens=False))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        encoded = self.library.encode_batch([_readable(text) for text in texts], add_special_tokens=False)
+        return [self._read(text, one) for text, one in zip(texts, encoded, strict=True)]
+
+    def _read(self, text: str, encoded: Any) -> Encoding:
+        all_ids: list[int] = encoded.ids
+        offsets: list[tuple[int, int]] = encoded.offsets
+        ids, offsets = all_ids[: self.max_tokens], offsets[: self.max_tokens]
+        if not text.isascii():
+            offsets = [(start, _with_marks(text, end)) for start, end in offsets]
+        return Encoding(ids, offsets, text, ids.count(UNKNOWN_ID), len(all_ids))
+
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def _readable(text: str) -> str:
+    """Half a character (a lone surrogate) cannot be encoded: the replacement character stands for it."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def _with_marks(text: str, end: int) -> int:
+    """Composing drops the mark from a token's offsets: give it back."""
+    while end < len(text) and unicodedata.category(text[end])[0] == "M":
+        end += 1
+    return end
