@@ -1,1 +1,5 @@
-"""Attention: the formula to read, the CUDA kernel, and the torch op that calls either."""
+"""Attention: the formula, one readable CUDA file, its launcher and its PyTorch operator."""
+
+from kernels.attention import attention
+
+__all__ = ["attention"]

@@ -1,0 +1,51 @@
+"""Attention as the formula reads: softmax(Q Kᵀ / √d_k + mask) V. The reference that everything else is held to."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the output (..., n, d_v) and the attention weights (..., n, m).
+
+    Shapes: q (..., n, d_k), k (..., m, d_k), v (..., m, d_v); mask is additive (0 = may read, -inf = may not)
+    and broadcasts to (..., n, m). A query that may read no key gets zero weights and a zero output.
+    Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
+    """
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (..., n, m)
+    if mask is None:
+        weights = torch.softmax(scores, dim=-1)
+    else:
+        scores = scores + mask
+        # softmax of a row of -inf is NaN, and so is its gradient: such a row is taken out before and after.
+        reads_nothing = (scores == -math.inf).all(dim=-1, keepdim=True)  # (..., n, 1)
+        weights = torch.softmax(scores.masked_fill(reads_nothing, 0.0), dim=-1)
+        weights = weights.masked_fill(reads_nothing, 0.0)
+    return weights @ v, weights
+
+
+def additive_mask(
+    n: int,
+    m: int,
+    *,
+    mask: Tensor | None = None,
+    key_lengths: Tensor | None = None,
+    causal: bool = False,
+    like: Tensor,
+) -> Tensor | None:
+    """Fold an additive mask, key lengths (batch,) and the causal rule (j > i hidden) into one additive mask.
+
+    The result broadcasts to (batch, heads, n, m), has the type and device of `like`, and is None if all may read.
+    """
+    combined = None if mask is None else mask.to(dtype=like.dtype, device=like.device)
+    keys = torch.arange(m, device=like.device)
+    hidden = []
+    if key_lengths is not None:
+        hidden.append(keys >= key_lengths.to(like.device)[..., None, None, None])  # (batch, 1, 1, m)
+    if causal:
+        hidden.append(keys > torch.arange(n, device=like.device)[:, None])  # (n, m)
+    for rule in hidden:
+        penalty = torch.zeros(rule.shape, dtype=like.dtype, device=like.device).masked_fill(rule, -math.inf)
+        combined = penalty if combined is None else combined + penalty
+    return combined
