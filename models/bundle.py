@@ -1,0 +1,361 @@
+"""The bundle: a folder that is the only thing to pass from training to serving.
+
+    model.onnx       the network
+    tokenizer.json   text to ids
+    config.json      what else serving must know, and the sha256 of every other file
+    MODEL_CARD.md    what it was trained on, how good it is and where it fails
+    report.html, report.json   may lie beside
+
+A bundle is written into a temporary folder, flushed to disk and renamed into place. A reader opens the
+folder once, checks every byte against config.json (which seals itself with a digest of its own bytes),
+runs the graph once, and refuses anything else with a `BundleError` that names the file and the reason.
+Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+import onnxruntime
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from models.tokenizer import Tokenizer
+
+SCHEMA_VERSION = 1
+MODEL, TOKENIZER, CONFIG, CARD = "model.onnx", "tokenizer.json", "config.json", "MODEL_CARD.md"
+REQUIRED = (MODEL, TOKENIZER, CARD)
+OPTIONAL = ("report.html", "report.json")
+UNSEALED = "0" * 64
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class BundleError(ValueError):
+    """A folder that is not a bundle, or not a sound one: the file and the reason."""
+
+    def __init__(self, file: str | os.PathLike[str], reason: str) -> None:
+        super().__init__(f"{os.fspath(file)}: {reason}")
+        self.file = os.fspath(file)
+        self.reason = reason
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Thresholds(_Strict):
+    """When a ticket may be routed without a person.
+
+    `confidence` was chosen on validation data so that routed tickets are right with at least the share
+    `precision` (a lower confidence bound); `coverage` is the share of validation tickets that clear it.
+    """
+
+    confidence: Share
+    precision: Share = 0.99
+    coverage: Share | None = None
+
+
+class BundleConfig(_Strict):
+    """The content of config.json. `digest` and `sha256` are filled in by `write_bundle`."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    version: Annotated[str, Field(min_length=1, max_length=200)]
+    teams: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2)]
+    max_tokens: Annotated[int, Field(ge=1)]
+    vocab_size: Annotated[int, Field(ge=2)]
+    temperature: Annotated[float, Field(gt=0)]
+    thresholds: Thresholds
+    out_of_scope: dict[str, Any] = {}
+    reference: dict[str, Any] = {}
+    recipe: dict[str, Any] = {}
+    fingerprint: str = ""
+    libraries: dict[str, str] = {}
+    metrics: dict[str, Any] = {}
+    sha256: dict[str, str] = {}
+    digest: str = UNSEALED
+
+    @model_validator(mode="after")
+    def _teams_differ(self) -> Self:
+        if len(set(self.teams)) != len(self.teams):
+            raise ValueError("teams must differ from each other")
+        return self
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle, ready to run: `session` takes `input_ids` and gives `logits`."""
+
+    folder: Path
+    config: BundleConfig
+    tokenizer: Tokenizer
+    session: onnxruntime.InferenceSession
+
+
+# ---------------------------------------------------------------------------------------------- write
+
+
+def write_bundle(
+    folder: str | os.PathLike[str],
+    *,
+    model: bytes | Path,
+    tokenizer_json: str,
+    config: BundleConfig,
+    model_card: str,
+    reports: Mapping[str, str] | None = None,
+) -> BundleConfig:
+    """Write a bundle so that `folder` holds the old one or the new one, whole, at every moment.
+
+    `reports` maps "report.html" and "report.json" to their content. An existing folder is replaced only
+    if it is empty or a bundle. Returns the config as written; BundleError where the result would not
+    verify or the folder must not be replaced, and then nothing has changed.
+    """
+    target = Path(folder)
+    files: dict[str, bytes] = {
+        MODEL: model if isinstance(model, bytes) else Path(model).read_bytes(),
+        TOKENIZER: tokenizer_json.encode(),
+        CARD: model_card.encode(),
+        **{name: content.encode() for name, content in (reports or {}).items()},
+    }
+    for name in files.keys() - {*REQUIRED, *OPTIONAL}:
+        raise BundleError(name, "is not part of a bundle")
+    _refuse_to_replace_other_things(target)
+    sealed = config.model_copy(update={"sha256": {name: _sha256(data) for name, data in files.items()}})
+    files[CONFIG], sealed = seal(sealed)
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        temporary.chmod(0o755)
+        for name, data in files.items():
+            _write_through(temporary / name, data)
+        verify_bundle(temporary)
+        _flush(temporary)
+        _put_in_place(temporary, target)
+        _flush(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return sealed
+
+
+def seal(config: BundleConfig) -> tuple[bytes, BundleConfig]:
+    """The bytes of config.json with a digest of themselves inside, and the config that says so.
+
+    The digest is the sha256 of the file with 64 zeros where the digest stands.
+    """
+    blank = config.model_copy(update={"digest": UNSEALED})
+    data = json.dumps(blank.model_dump(), indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    digest = _sha256(data)
+    head, _, tail = data.rpartition(UNSEALED.encode())
+    return head + digest.encode() + tail, config.model_copy(update={"digest": digest})
+
+
+def _refuse_to_replace_other_things(target: Path) -> None:
+    if target.is_symlink():
+        raise BundleError(target, "is a symbolic link; name the folder that the bundle should be written to")
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise BundleError(target, "is a file; a bundle is a folder")
+    others = sorted({path.name for path in target.iterdir()} - {CONFIG, *REQUIRED, *OPTIONAL})
+    if others:
+        raise BundleError(
+            target, f"holds {others[0]!r}, which is no part of a bundle: it will not be replaced"
+        )
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    """Make the names in a folder outlive a power cut; platforms that cannot open folders need not."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _put_in_place(temporary: Path, target: Path) -> None:
+    """Rename, or exchange two folders in one step where the system can (Linux's RENAME_EXCHANGE)."""
+    if not target.exists():
+        temporary.rename(target)
+    elif not _exchange(temporary, target):
+        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            target.rename(aside / "old")
+            temporary.rename(target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    current_folder, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of <linux/fs.h>
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(rename(current_folder, os.fsencode(one), current_folder, os.fsencode(other), exchange) == 0)
+
+
+# ----------------------------------------------------------------------------------------------- read
+
+
+def verify_bundle(folder: str | os.PathLike[str]) -> BundleConfig:
+    """Check a bundle and return its config; BundleError names the first file that is not sound."""
+    return load_bundle(folder).config
+
+
+def load_bundle(
+    folder: str | os.PathLike[str],
+    *,
+    session_options: onnxruntime.SessionOptions | None = None,
+    providers: Sequence[Any] = ("CPUExecutionProvider",),
+) -> Bundle:
+    """Read, verify and open a bundle. What is checked is what is run: each file is read once."""
+    files = _read_files(Path(folder))
+    config = _parse_config(files.pop(CONFIG))
+    for name in sorted({*REQUIRED, *config.sha256} - files.keys()):
+        raise BundleError(name, f"is missing from {os.fspath(folder)}")
+    for name in sorted(files.keys() - config.sha256.keys()):
+        raise BundleError(name, f"is not listed in {CONFIG}")
+    for name, expected in config.sha256.items():
+        if _sha256(files[name]) != expected:
+            raise BundleError(name, f"has another sha256 than {CONFIG} lists: it was changed or damaged")
+    tokenizer = _open_tokenizer(files[TOKENIZER], config)
+    session = _open_session(files[MODEL], config, session_options, providers)
+    return Bundle(Path(folder), config, tokenizer, session)
+
+
+def _read_files(folder: Path) -> dict[str, bytes]:
+    """Every file of the folder that is not hidden, read through one open folder.
+
+    A bundle that is replaced meanwhile is still read as one: the open folder stays the old one.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        raise BundleError(folder, "does not exist") from None
+    except NotADirectoryError:
+        raise BundleError(folder, "is a file; a bundle is a folder") from None
+    except OSError as error:
+        raise BundleError(folder, f"cannot be opened: {error.strerror}") from None
+    try:
+        names = sorted(name for name in os.listdir(descriptor) if name[0] != ".")  # noqa: PTH208, a descriptor
+        if CONFIG not in names:
+            raise BundleError(CONFIG, f"is missing from {folder}")
+        return {name: _read_file(name, descriptor) for name in names}
+    finally:
+        os.close(descriptor)
+
+
+def _read_file(name: str, folder: int) -> bytes:
+    """A regular file's content; a link could lead out of the bundle, a pipe could block for ever."""
+    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise BundleError(name, "is not a regular file")
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError as error:
+        raise BundleError(name, f"cannot be read: {error.strerror}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def _parse_config(data: bytes) -> BundleConfig:
+    try:
+        content = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BundleError(CONFIG, f"is not JSON: {error}") from None
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version != SCHEMA_VERSION:
+        raise BundleError(CONFIG, f"has schema version {version!r}; this program reads {SCHEMA_VERSION}")
+    try:
+        config = BundleConfig.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise BundleError(CONFIG, f"{place}: {first['msg']}") from None
+    if _sha256(data.replace(config.digest.encode(), UNSEALED.encode())) != config.digest:
+        raise BundleError(CONFIG, "does not match its own digest: it was changed or damaged")
+    return config
+
+
+def _open_tokenizer(data: bytes, config: BundleConfig) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_json(data.decode("utf-8"), config.max_tokens)
+    except ValueError as error:
+        raise BundleError(TOKENIZER, str(error)) from None
+    if tokenizer.vocab_size != config.vocab_size:
+        expected = f"{CONFIG} says {config.vocab_size}"
+        raise BundleError(TOKENIZER, f"has {tokenizer.vocab_size} vocabulary entries, {expected}")
+    return tokenizer
+
+
+def _open_session(
+    data: bytes,
+    config: BundleConfig,
+    options: onnxruntime.SessionOptions | None,
+    providers: Sequence[Any],
+) -> onnxruntime.InferenceSession:
+    try:
+        session = onnxruntime.InferenceSession(data, options, providers=list(providers))
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise BundleError(MODEL, f"is not a graph that ONNX Runtime can open: {error}") from None
+    inputs = [(node.name, node.type, len(node.shape)) for node in session.get_inputs()]
+    if inputs != [("input_ids", "tensor(int64)", 2)]:
+        raise BundleError(MODEL, f"must take input_ids int64 (batch, tokens), takes {inputs}")
+    outputs = {node.name: node.type for node in session.get_outputs()}
+    if outputs.get("logits") != "tensor(float)" or outputs.keys() - {"logits", "attention"}:
+        raise BundleError(MODEL, f"must give logits and, optionally, attention in float32; gives {outputs}")
+    _try_session(session, config)
+    return session
+
+
+def _try_session(session: onnxruntime.InferenceSession, config: BundleConfig) -> None:
+    """Run two short tickets, one of them padded, and the longest ticket the bundle allows."""
+    pair = np.array([[config.vocab_size - 1, 1, 1], [1, 0, 0]], np.int64)
+    longest = np.ones((1, config.max_tokens), np.int64)
+    for ids in (pair, longest):
+        (logits,) = _run(session, ["logits"], {"input_ids": ids})
+        if logits.shape != (len(ids), len(config.teams)):
+            expected = f"{CONFIG} names {len(config.teams)} teams"
+            raise BundleError(
+                MODEL, f"gives logits of shape {logits.shape} for {len(ids)} tickets, {expected}"
+            )
+        if not np.isfinite(logits).all():
+            raise BundleError(MODEL, "gives logits that are not finite numbers")
+    if "attention" in {node.name for node in session.get_outputs()}:
+        feed = {"input_ids": pair, "with_attention": np.array(True)}
+        (weights,) = _run(session, ["attention"], feed)
+        if weights.ndim != 5 or weights.shape[0] != 2 or weights.shape[3:] != (3, 3):
+            raise BundleError(MODEL, f"gives attention of shape {weights.shape} for two tickets of 3 tokens")
+
+
+def _run(
+    session: onnxruntime.InferenceSession, outputs: list[str], feed: dict[str, np.ndarray]
+) -> list[np.ndarray]:
+    try:
+        return session.run(outputs, feed)
+    except Exception as error:
+        sizes = " x ".join(str(size) for size in feed["input_ids"].shape)
+        raise BundleError(MODEL, f"cannot give {outputs[0]} for {sizes} ids: {error}") from None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
