@@ -1,0 +1,359 @@
+"""The database of decisions and feedback, on SQLite and on PostgreSQL: one code path, both tested."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import random
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from service.records import (
+    Decided,
+    DecisionLog,
+    Store,
+    StoreUnavailable,
+    connect,
+    decisions,
+    feedback,
+    rows_in,
+)
+
+
+def decided(number: int, *, team: str = "payment", text: str | None = None, age: float = 0.0) -> Decided:
+    return Decided(
+        request_id=f"r-{number}",
+        ticket_id=f"T-{number}",
+        predicted=team,
+        decision="route",
+        confidence=0.9,
+        version="1",
+        tokens=12,
+        unknown=1,
+        decided_at=time.time() - age,
+        text=text,
+    )
+
+
+def postgres_binaries() -> Path:
+    found = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
+    paths = [Path(path).parent for path in found if path and (Path(path).parent / "pg_ctl").exists()]
+    if not paths:
+        pytest.skip("PostgreSQL's initdb and pg_ctl are not installed here")
+    return paths[-1]
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Iterator[str]:
+    """A private PostgreSQL cluster on a free port, run by a user that is not root (it refuses root)."""
+    pytest.importorskip("psycopg", reason="the extra `postgres` (psycopg) is not installed")
+    binaries = postgres_binaries()
+    user = getpass.getuser()
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        user = next((entry.pw_name for entry in pwd.getpwall() if entry.pw_name == "postgres"), "nobody")
+        as_user = ["setpriv", f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups"]
+    folder = Path(tempfile.mkdtemp(prefix="larkfield-postgres-", dir="/tmp"))
+    shutil.chown(folder, user)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def control(program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [*as_user, str(binaries / program), *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=(folder / "log").open("ab"),
+            stderr=subprocess.STDOUT,
+            timeout=120,
+        )
+        assert done.returncode == 0, (folder / "log").read_text()
+
+    data = str(folder / "data")
+    try:
+        control("initdb", "-D", data, "-U", "larkfield", "--auth=trust", "--no-sync", "-E", "UTF8")
+        options = f"-c listen_addresses=127.0.0.1 -p {port} -k {folder}"
+        control("pg_ctl", "-D", data, "-o", options, "-w", "start")
+        yield f"postgresql://larkfield@127.0.0.1:{port}/postgres"
+    finally:
+        subprocess.run(
+            [*as_user, str(binaries / "pg_ctl"), "-D", data, "-m", "immediate", "stop"],
+            cwd=folder,
+            capture_output=True,
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'state' / 'feedback.db'}"
+        return
+    address = request.getfixturevalue("postgres_url")
+    yield address
+    engine = connect(address)
+    with engine.begin() as connection:
+        feedback.drop(connection, checkfirst=True)
+        decisions.drop(connection, checkfirst=True)
+    engine.dispose()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = Store(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(f"sqlite:///{tmp_path / 'feedback.db'}")
+    yield store
+    store.close()
+
+
+def test_feedback_is_joined_to_its_decision(store: Store) -> None:
+    store.remember([decided(1), decided(2, team="returns")])
+    receipt = store.give("payment", ticket_id="T-1")
+    assert (receipt.status, receipt.predicted, receipt.confidence) == ("created", "payment", 0.9)
+    receipt = store.give("account", request_id="r-2")
+    assert (receipt.status, receipt.ticket_id, receipt.predicted) == ("created", "T-2", "returns")
+
+
+def test_feedback_is_idempotent_and_the_last_team_counts(store: Store) -> None:
+    store.remember([decided(1)])
+    assert [store.give("returns", ticket_id="T-1").status for _ in range(3)] == [
+        "created",
+        "unchanged",
+        "unchanged",
+    ]
+    assert store.give("returns", request_id="r-1").status == "unchanged", "the same ticket by its other name"
+    assert store.give("account", ticket_id="T-1").status == "changed"
+    [row] = store.recent_feedback("1", 10)
+    assert (row.predicted, row.actual) == ("payment", "account")
+    assert rows_in(store) == {"decisions": 1, "feedback": 1}
+
+
+def test_the_latest_decision_of_a_ticket_counts(store: Store) -> None:
+    store.remember([decided(1, team="payment"), decided(1, team="warranty")])
+    assert store.give("warranty", ticket_id="T-1").predicted == "warranty"
+
+
+def test_feedback_before_its_decision_is_kept_and_matched_later(store: Store) -> None:
+    assert store.give("payment", ticket_id="T-9").predicted is None
+    assert store.recent_feedback("1", 10) == []
+    assert store.match_late() == 0
+    store.remember([decided(9)])
+    assert store.match_late() == 1
+    [row] = store.recent_feedback("1", 10)
+    assert (row.predicted, row.actual, row.decision) == ("payment", "payment", "route")
+
+
+def test_a_change_after_the_decision_was_pruned_keeps_what_was_stored(store: Store) -> None:
+    store.remember([decided(1, age=10 * 86400)])
+    store.give("payment", ticket_id="T-1")
+    assert store.prune(keep_days=5, text_days=1, most_decisions=10**6)["decisions"] == 1
+    assert store.give("returns", ticket_id="T-1").status == "changed"
+    [row] = store.recent_feedback("1", 10)
+    assert (row.predicted, row.actual) == ("payment", "returns")
+
+
+def test_prune_by_age_by_number_and_text_first(store: Store) -> None:
+    store.remember([decided(n, age=n * 86400, text="my kettle leaks") for n in (9, 6, 3, 0)])
+    gone = store.prune(keep_days=7, text_days=2, most_decisions=10**6)
+    assert gone == {"texts": 3, "decisions": 1, "feedback": 0}
+    with store.transaction(reads_only=True) as connection:
+        left = connection.execute(sa.select(decisions.c.ticket_id, decisions.c.text).order_by("row")).all()
+    assert [tuple(row) for row in left] == [("T-6", None), ("T-3", None), ("T-0", "my kettle leaks")]
+    assert store.prune(keep_days=7, text_days=2, most_decisions=1)["decisions"] == 2
+    assert rows_in(store)["decisions"] == 1
+
+
+def test_text_is_exported_only_while_it_is_kept(store: Store) -> None:
+    store.remember([decided(1, text="charged twice"), decided(2)])
+    store.give("payment", ticket_id="T-1")
+    store.give("returns", ticket_id="T-2")
+    assert [(row.actual, row.text) for row in store.feedback_with_text()] == [
+        ("payment", "charged twice"),
+        ("returns", None),
+    ]
+    assert store.feedback_with_text(since=time.time() + 1) == []
+
+
+def test_many_workers_at_once_lose_and_double_nothing(url: str) -> None:
+    """Six stores, as six workers have them, create the tables and write at the same moment."""
+    stores = [Store(url) for _ in range(6)]
+
+    def work(worker: int) -> list[str]:
+        stores[worker].remember([decided(worker * 100 + n) for n in range(20)])
+        return [stores[worker].give("payment", ticket_id=f"T-{n}").status for n in range(25)]
+
+    with ThreadPoolExecutor(6) as pool:
+        statuses = Counter(status for answers in pool.map(work, range(6)) for status in answers)
+    assert statuses == {"created": 25, "unchanged": 125}
+    assert rows_in(stores[0]) == {"decisions": 120, "feedback": 25}
+    for store in stores:
+        store.close()
+
+
+def test_sqlite_flushes_before_it_answers(sqlite_store: Store) -> None:
+    with sqlite_store.transaction() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "FULL"
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
+WRITER = """
+import sys
+from service.records import Store
+store = Store(sys.argv[1])
+for number in range(int(sys.argv[2]), 10**9):
+    store.give("payment", ticket_id=f"T-{number}")
+    print(number, flush=True)
+"""
+
+
+def test_kill_9_loses_nothing_acknowledged(url: str) -> None:
+    """Twelve writers, each killed at a random moment; every acknowledged ticket must be there."""
+    acknowledged: list[int] = []
+    chance = random.Random(7)
+    for round_ in range(12):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, url, str(round_ * 100_000)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(chance.randrange(1, 40))]
+        process.send_signal(signal.SIGKILL)
+        lines += process.stdout.readlines()
+        process.wait()
+        acknowledged += [int(line) for line in lines if line.endswith("\n")]
+    store = Store(url)
+    with store.transaction(reads_only=True) as connection:
+        kept = set(connection.execute(sa.select(feedback.c.ticket_id)).scalars())
+    assert len(acknowledged) >= 12
+    assert {f"T-{number}" for number in acknowledged} <= kept
+    store.close()
+
+
+def test_a_locked_file_is_an_error_that_says_so(sqlite_store: Store) -> None:
+    sqlite_store.give("payment", ticket_id="T-1")
+    other = sqlite3.connect(str(sqlite_store.engine.url.database), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="locked by another process"):
+        sqlite_store.give("payment", ticket_id="T-2")
+    other.execute("ROLLBACK")
+    assert sqlite_store.give("payment", ticket_id="T-2").status == "created"
+    other.close()
+
+
+FILL = """
+import resource, signal, sys
+from service.records import Store, StoreUnavailable
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = Store(sys.argv[1])
+store.give("payment", ticket_id="T-0")
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+done = 0
+try:
+    while done < 10_000:
+        done += 1
+        store.give("payment", ticket_id=f"T-{done}")
+except StoreUnavailable as error:
+    print("refused:", error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(store.give("payment", ticket_id=f"T-{done}").status, done)
+"""
+
+
+def test_a_full_disk_is_an_error_and_passes(tmp_path: Path) -> None:
+    """The file may not grow past a limit, as on a full disk; when there is room again, it goes on."""
+    address = f"sqlite:///{tmp_path / 'feedback.db'}"
+    done = subprocess.run([sys.executable, "-c", FILL, address], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    refused, after = done.stdout.splitlines()
+    assert refused in ("refused: the disk is full", "refused: the disk cannot be written")
+    status, number = after.split()
+    assert status == "created"
+    store = Store(address)
+    assert rows_in(store)["feedback"] == int(number) + 1, "nothing acknowledged is missing"
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["folder", "garbage"])
+def test_an_impossible_file_is_an_error_without_its_path(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "feedback.db"
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"not a database, " * 500)
+    with pytest.raises(StoreUnavailable) as failure:
+        Store(f"sqlite:///{path}").give("payment", ticket_id="T-1")
+    assert str(tmp_path) not in str(failure.value)
+
+
+def test_a_database_server_that_is_away_is_an_error_without_its_password() -> None:
+    pytest.importorskip("psycopg")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    with pytest.raises(StoreUnavailable, match="does not answer") as failure:
+        Store(f"postgresql://larkfield:secret@127.0.0.1:{port}/none").give("payment", ticket_id="T-1")
+    assert "secret" not in str(failure.value)
+
+
+def test_other_databases_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="sqlite or postgresql, not 'mysql'"):
+        connect("mysql://localhost/tickets")
+
+
+def test_the_log_writes_behind_and_stop_writes_the_rest(store: Store) -> None:
+    log = DecisionLog(store, write_every=0.02)
+    log.start()
+    for number in range(500):
+        log.record(decided(number))
+    deadline = time.monotonic() + 60
+    while rows_in(store)["decisions"] < 500 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert rows_in(store)["decisions"] == 500
+    log.record(decided(500))
+    log.stop()
+    assert rows_in(store)["decisions"] == 501
+
+
+def test_the_log_is_bounded_and_goes_on_after_a_lock(sqlite_store: Store) -> None:
+    sqlite_store.give("payment", ticket_id="T-0")
+    dropped: list[int] = []
+    failed = threading.Event()
+    log = DecisionLog(
+        sqlite_store, most_waiting=100, write_every=0.02, on_dropped=dropped.append, on_failure=failed.set
+    )
+    other = sqlite3.connect(str(sqlite_store.engine.url.database), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    log.start()
+    log.record(decided(0))
+    assert failed.wait(60), "the lock was never noticed"
+    for number in range(1, 150):
+        log.record(decided(number))
+    assert sum(dropped) == 50, "of 150, 100 wait and the others are counted"
+    other.execute("ROLLBACK")
+    other.close()
+    deadline = time.monotonic() + 60
+    while rows_in(sqlite_store)["decisions"] < 100 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert rows_in(sqlite_store)["decisions"] == 100
+    log.stop()
