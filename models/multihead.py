@@ -53,7 +53,8 @@ class MultiHead(nn.Module):
         """
         read = reader if read is None else read
         q, k, v = self._split(self.W_Q(reader)), self._split(self.W_K(read)), self._split(self.W_V(read))
-        weights: Tensor | None
+        out: Tensor
+        weights: Any = None
         if self.training and self.dropout:
             n, m = q.shape[-2], k.shape[-2]
             combined = formula.additive_mask(n, m, mask=mask, key_lengths=key_lengths, causal=causal, like=q)
@@ -67,6 +68,5 @@ class MultiHead(nn.Module):
         return (joined, weights) if return_weights else joined
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(
-            1, 2
-        )  # (batch, n, d) -> (batch, heads, n, d / heads)
+        # (batch, n, d) -> (batch, heads, n, d / heads)
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
