@@ -51,6 +51,7 @@ decisions = sa.Table(
     sa.Column("unknown", sa.Integer, nullable=False),
     sa.Column("decided_at", sa.Double, nullable=False, index=True),  # seconds since 1970
     sa.Column("text", sa.Text),
+    sa.Index("decisions_version_row", "version", "row"),
     sqlite_autoincrement=True,  # a row number is never used twice: feedback points to it
 )
 feedback = sa.Table(
@@ -66,6 +67,7 @@ feedback = sa.Table(
     sa.Column("version", sa.String(ID_LENGTH)),
     sa.Column("decision_row", sa.BigInteger),
     sa.Column("received_at", sa.Double, nullable=False, index=True),
+    sa.Index("feedback_version_received_at", "version", "received_at"),
 )
 
 

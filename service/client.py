@@ -1,0 +1,242 @@
+"""A small client: route a ticket, report who solved it; sync and async, patient with a busy service.
+
+    with Client("http://127.0.0.1:8000") as client:
+        answer = client.route(text="Charged two times", ticket_id="T-1001")
+        client.feedback("payment", ticket_id="T-1001")
+
+A 429 or 503 is tried again after the service's Retry-After, a 502, 504 or a broken connection after a growing
+random pause. Both calls may be repeated without harm: routing changes nothing, and the same feedback counts
+once. All tries of one call carry the same X-Request-ID. Needs httpx (the extra `client`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Self
+
+import httpx
+
+TRY_AGAIN = (429, 502, 503, 504)
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+class RouterError(RuntimeError):
+    """The service refused, or stayed busy or away through every try.
+
+    `status` is the HTTP status, None when no answer came; `problem` the problem+json document, if any.
+    """
+
+    def __init__(
+        self, message: str, status: int | None = None, problem: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = problem or {}
+
+
+def retry_after_seconds(value: str | None) -> float | None:
+    """A Retry-After header, in seconds or as an HTTP date; None where there is none that can be read."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None
+
+
+def pauses(tries: int, first_seconds: float) -> Iterator[float | None]:
+    """Seconds to wait after each try, doubling and random so that clients spread; None = give up."""
+    for number in range(tries - 1):
+        yield random.uniform(0.5, 1.0) * min(LONGEST_PAUSE_SECONDS, first_seconds * 2**number)
+    yield None
+
+
+def judge(outcome: httpx.Response | httpx.TransportError, pause: float | None) -> dict[str, Any] | float:
+    """The answer, or the seconds to wait before another try; RouterError when there is no use in one."""
+    if isinstance(outcome, httpx.TransportError):
+        if pause is None:
+            raise RouterError(f"no answer: {type(outcome).__name__}") from outcome
+        return pause
+    if pause is None or outcome.status_code not in TRY_AGAIN:
+        return read(outcome)
+    asked = retry_after_seconds(outcome.headers.get("Retry-After"))
+    return pause if asked is None else min(LONGEST_PAUSE_SECONDS, asked + pause)
+
+
+def read(response: httpx.Response) -> dict[str, Any]:
+    """The JSON of a good answer; RouterError with the service's own words otherwise."""
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    if response.is_success and isinstance(document, dict):
+        return document
+    problem = document if isinstance(document, dict) else {}
+    words = problem.get("detail") or problem.get("title") or response.reason_phrase
+    raise RouterError(f"{response.status_code}: {words}", response.status_code, problem)
+
+
+class _Calls:
+    """What both clients share: how a call becomes a request."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        *,
+        api_key: str | None = None,
+        tries: int = 5,
+        first_pause_seconds: float = 0.2,
+        timeout_seconds: float = 10.0,
+    ) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.options: dict[str, Any] = {"base_url": url, "headers": headers, "timeout": timeout_seconds}
+        self.tries = tries
+        self.first_pause_seconds = first_pause_seconds
+
+    @staticmethod
+    def _ticket(text: str, subject: str | None, ticket_id: str | None, explain: str | None) -> dict[str, Any]:
+        fields = {"ticket_id": ticket_id, "subject": subject, "text": text, "explain": explain}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    @staticmethod
+    def _feedback(team: str, ticket_id: str | None, request_id: str | None) -> dict[str, Any]:
+        if (ticket_id is None) == (request_id is None):
+            raise ValueError("name the ticket by ticket_id or by request_id, one of the two")
+        return {"team": team, **({"ticket_id": ticket_id} if ticket_id else {"request_id": request_id})}
+
+    def _request(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {"method": "POST", "url": path, "json": body, "headers": {"X-Request-ID": uuid.uuid4().hex}}
+
+
+class Client(_Calls):
+    """The synchronous client; safe to share between threads."""
+
+    def __enter__(self) -> Self:
+        self.http = httpx.Client(**self.options)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+
+    def route(
+        self,
+        text: str,
+        *,
+        subject: str | None = None,
+        ticket_id: str | None = None,
+        explain: str | None = None,
+    ) -> dict[str, Any]:
+        """The answer of POST /route. RouterError when it is refused or no answer comes."""
+        return self._send(self._request("/route", self._ticket(text, subject, ticket_id, explain)))
+
+    def feedback(
+        self, team: str, *, ticket_id: str | None = None, request_id: str | None = None
+    ) -> dict[str, Any]:
+        """Report the team that solved a ticket; it is stored for good when this returns."""
+        return self._send(self._request("/feedback", self._feedback(team, ticket_id, request_id)))
+
+    def _send(self, request: dict[str, Any]) -> dict[str, Any]:
+        for pause in pauses(self.tries, self.first_pause_seconds):
+            outcome: httpx.Response | httpx.TransportError
+            try:
+                outcome = self.http.request(**request)
+            except httpx.TransportError as error:
+                outcome = error
+            verdict = judge(outcome, pause)
+            if isinstance(verdict, dict):
+                return verdict
+            time.sleep(verdict)
+        raise AssertionError("the last try returns or raises")
+
+
+class AsyncClient(_Calls):
+    """The same for asyncio."""
+
+    async def __aenter__(self) -> Self:
+        self.http = httpx.AsyncClient(**self.options)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.http.aclose()
+
+    async def route(
+        self,
+        text: str,
+        *,
+        subject: str | None = None,
+        ticket_id: str | None = None,
+        explain: str | None = None,
+    ) -> dict[str, Any]:
+        """The answer of POST /route. RouterError when it is refused or no answer comes."""
+        return await self._send(self._request("/route", self._ticket(text, subject, ticket_id, explain)))
+
+    async def feedback(
+        self, team: str, *, ticket_id: str | None = None, request_id: str | None = None
+    ) -> dict[str, Any]:
+        """Report the team that solved a ticket; it is stored for good when this returns."""
+        return await self._send(self._request("/feedback", self._feedback(team, ticket_id, request_id)))
+
+    async def _send(self, request: dict[str, Any]) -> dict[str, Any]:
+        for pause in pauses(self.tries, self.first_pause_seconds):
+            outcome: httpx.Response | httpx.TransportError
+            try:
+                outcome = await self.http.request(**request)
+            except httpx.TransportError as error:
+                outcome = error
+            verdict = judge(outcome, pause)
+            if isinstance(verdict, dict):
+                return verdict
+            await asyncio.sleep(verdict)
+        raise AssertionError("the last try returns or raises")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m service.client route|feedback`; prints JSON. The API key is LARKFIELD_API_KEY."""
+    parser = argparse.ArgumentParser(prog="python -m service.client", description=main.__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    commands = parser.add_subparsers(dest="command", required=True)
+    route = commands.add_parser("route", help="route one ticket")
+    route.add_argument("text", help="the ticket's text; - reads it from standard input")
+    route.add_argument("--subject")
+    route.add_argument("--ticket-id")
+    route.add_argument("--explain", choices=["none", "tokens", "heads", "full"])
+    feedback = commands.add_parser("feedback", help="report the team that solved a ticket")
+    feedback.add_argument("team")
+    named = feedback.add_mutually_exclusive_group(required=True)
+    named.add_argument("--ticket-id")
+    named.add_argument("--request-id")
+    chosen = parser.parse_args(arguments)
+    with Client(chosen.url, api_key=os.environ.get("LARKFIELD_API_KEY")) as client:
+        try:
+            if chosen.command == "route":
+                text = sys.stdin.read() if chosen.text == "-" else chosen.text
+                answer = client.route(
+                    text, subject=chosen.subject, ticket_id=chosen.ticket_id, explain=chosen.explain
+                )
+            else:
+                answer = client.feedback(
+                    chosen.team, ticket_id=chosen.ticket_id, request_id=chosen.request_id
+                )
+        except RouterError as error:
+            print(error, file=sys.stderr)
+            return 1
+    print(json.dumps(answer, indent=2, ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
