@@ -1,0 +1,211 @@
+"""How good a bundle is on labelled tickets, read exactly as serving reads them.
+
+    python -m training.evaluate --bundle models/larkfield --data valid.csv [--json]
+
+Clean, tokenize, run the ONNX graph, decide: the same functions in the same order as in `service`.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from models.bundle import Bundle, BundleError, load_bundle
+from models.decision import Decision, decide
+from models.tokenizer import Encoding
+from training.batches import TokenIds, batches_by_length
+from training.calibrate import calibration_error
+from training.data import Columns, DataError, Faults, Tickets, read_tickets
+
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a bundle says about each ticket, in the order of the tickets."""
+
+    logits: np.ndarray  # (tickets, teams) float32
+    decisions: list[Decision]
+    encodings: list[Encoding]
+
+    @property
+    def teams(self) -> list[str]:
+        return [decision.team for decision in self.decisions]
+
+    @property
+    def confidence(self) -> np.ndarray:
+        return np.array([decision.confidence for decision in self.decisions])
+
+    @property
+    def routed(self) -> np.ndarray:
+        return np.array([decision.decision == "route" for decision in self.decisions])
+
+
+@dataclass(frozen=True)
+class Score:
+    """Figures of one group of tickets; shares between 0 and 1."""
+
+    tickets: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures of a bundle on one file of tickets."""
+
+    tickets: int
+    correct: int
+    accuracy: float
+    macro_f1: float
+    calibration_error: float
+    coverage: float  # share that is routed without a person
+    routed_precision: float | None  # share of routed tickets that are right; None when none is routed
+    per_team: dict[str, Score]
+    per_style: dict[str, dict[str, float]]
+    unknown_teams: dict[str, int]  # tickets of teams that the bundle does not know: always wrong
+
+
+def answer(bundle: Bundle, texts: Sequence[str]) -> Answers:
+    """Route cleaned texts through tokenizer, graph and decision."""
+    encodings = bundle.tokenizer.encode_batch(texts)
+    logits = run_graph(bundle, TokenIds.from_rows(encoding.ids for encoding in encodings))
+    decisions = [
+        decide(row, encoding, bundle.config) for row, encoding in zip(logits, encodings, strict=True)
+    ]
+    return Answers(logits, decisions, encodings)
+
+
+def run_graph(bundle: Bundle, tokens: TokenIds) -> np.ndarray:
+    """Logits (tickets, teams), computed in batches of about equally long tickets."""
+    logits = np.zeros((len(tokens), len(bundle.config.teams)), dtype=np.float32)
+    for rows in batches_by_length(tokens.lengths, BATCH):
+        (logits[rows],) = bundle.session.run(["logits"], {"input_ids": tokens.padded(rows).numpy()})
+    return logits
+
+
+def evaluate(bundle: Bundle, tickets: Tickets) -> Evaluation:
+    """Answer every ticket and compare with the team it is labelled with."""
+    return assess(answer(bundle, tickets.texts), tickets, bundle.config.teams)
+
+
+def assess(answers: Answers, tickets: Tickets, teams: Sequence[str]) -> Evaluation:
+    """The figures of given answers."""
+    predicted, actual = np.array(answers.teams), np.array(tickets.teams)
+    correct, routed = predicted == actual, answers.routed
+    per_team = {team: _score(predicted == team, actual == team) for team in teams}
+    present = [score for score in per_team.values() if score.tickets]
+    unknown = sorted(set(tickets.teams) - set(teams))
+    return Evaluation(
+        tickets=len(tickets),
+        correct=int(correct.sum()),
+        accuracy=float(correct.mean()),
+        macro_f1=float(np.mean([score.f1 for score in present] or [0.0])),
+        calibration_error=calibration_error(answers.confidence, correct),
+        coverage=float(routed.mean()),
+        routed_precision=float(correct[routed].mean()) if routed.any() else None,
+        per_team=per_team,
+        per_style=_per_style(tickets.styles, correct),
+        unknown_teams={team: int((actual == team).sum()) for team in unknown},
+    )
+
+
+def _score(predicted: np.ndarray, actual: np.ndarray) -> Score:
+    right = int((predicted & actual).sum())
+    said, are = int(predicted.sum()), int(actual.sum())
+    precision, recall = right / said if said else 0.0, right / are if are else 0.0
+    return Score(are, precision, recall, 2 * right / (said + are) if said + are else 0.0)
+
+
+def _per_style(styles: list[str], correct: np.ndarray) -> dict[str, dict[str, float]]:
+    written = np.array(styles)
+    return {
+        style: {
+            "tickets": int((written == style).sum()),
+            "accuracy": float(correct[written == style].mean()),
+        }
+        for style in sorted(set(styles))
+    }
+
+
+def to_text(evaluation: Evaluation) -> str:
+    """The figures as a person reads them in a terminal."""
+    precision = evaluation.routed_precision
+    routed = "none routed" if precision is None else f"{precision:.4f} of those right"
+    lines = [
+        f"tickets   {evaluation.tickets:,}",
+        f"accuracy  {evaluation.accuracy:.4f}  ({evaluation.correct:,} right)",
+        f"macro-F1  {evaluation.macro_f1:.4f}",
+        f"calibration error  {evaluation.calibration_error:.4f}",
+        f"routed    {evaluation.coverage:.4f} of the tickets, {routed}",
+        "",
+        f"{'team':30} {'tickets':>7} {'precision':>9} {'recall':>7} {'F1':>7}",
+    ]
+    for team, score in evaluation.per_team.items():
+        lines.append(
+            f"{team:30} {score.tickets:7,} {score.precision:9.4f} {score.recall:7.4f} {score.f1:7.4f}"
+        )
+    if evaluation.per_style:
+        lines += ["", f"{'style':30} {'tickets':>7} {'accuracy':>9}"]
+        for style, figures in evaluation.per_style.items():
+            lines.append(f"{style:30} {figures['tickets']:7,} {figures['accuracy']:9.4f}")
+    for team, count in evaluation.unknown_teams.items():
+        lines.append(f"the bundle does not know the team {team!r}: {count} tickets, counted as wrong")
+    return "\n".join(lines)
+
+
+def add_column_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what the columns of a ticket file are."""
+    group = parser.add_argument_group("columns")
+    group.add_argument(
+        "--text-column",
+        action="append",
+        metavar="NAME",
+        help="what the customer wrote (default: text); give it twice for subject and body, in that order",
+    )
+    group.add_argument(
+        "--team-column", default="team", metavar="NAME", help="the team that solved it (default: team)"
+    )
+    group.add_argument(
+        "--id-column", metavar="NAME", help="the ticket's id (default: ticket_id or id, where there is one)"
+    )
+    group.add_argument("--encoding", metavar="NAME", help="of CSV and JSONL files (default: UTF-8)")
+
+
+def columns_of(arguments: argparse.Namespace) -> Columns:
+    return Columns(
+        tuple(arguments.text_column or ["text"]), arguments.team_column, arguments.id_column or None
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__.split("\n")[0])
+    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="CSV, JSONL or Parquet")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_column_flags(parser)
+    options = parser.parse_args(arguments)
+    faults = Faults()
+    try:
+        bundle = load_bundle(options.bundle)
+        if not options.data.is_file():
+            raise DataError(f"{options.data}: no such file")
+        tickets = read_tickets(options.data, columns_of(options), faults, options.encoding)
+        faults.stop_if_fatal()
+    except (BundleError, DataError) as error:
+        print(f"training.evaluate: {error}", file=sys.stderr)
+        return 1
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    evaluation = evaluate(bundle, tickets)
+    print(json.dumps(asdict(evaluation), indent=1) if options.json else to_text(evaluation))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""The trained network as an ONNX graph, written node by node so that nothing runs that is not needed.
+
+Tokens of all tickets stand in one (batch * tokens, d) matrix, so that every projection is a single Gemm
+with its bias; the scale 1/sqrt(d / heads) is part of the query weights; the mask is one small row per
+ticket, made once. Only standard operators: the graph runs on every provider.
+
+`attention` sits in an If on `with_attention`, a graph input that may be left out (then it is False, the
+branch does not run and the output has size 0).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from models.network import Network
+
+OPSET, IR_VERSION = 18, 10
+# Added to the scores of padding: exp of it is exactly 0, and unlike -inf it leaves a ticket of nothing
+# but padding without NaN.
+HIDDEN = np.float32(-1e9)
+
+
+class GraphBuilder:
+    """Nodes and initializers of a graph that is being written; names are made up as needed."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, np.ndarray] = {}
+
+    def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
+        self.initializers[name] = np.array(value, dtype=dtype, order="C")
+        return name
+
+    def op(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """Add a node with one output and give the output's name."""
+        output = name or f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [output], name=output, **attributes))
+        return output
+
+    def model(self, inputs: list, outputs: list) -> onnx.ModelProto:
+        stored = [numpy_helper.from_array(value, name) for name, value in self.initializers.items()]
+        graph = helper.make_graph(self.nodes, "router", inputs, outputs, stored)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name=""
+        )
+        onnx.checker.check_model(model, full_check=True)
+        return model
+
+
+def to_onnx(network: Network) -> bytes:
+    """The network as a serialized ONNX model with the bundle's inputs and outputs."""
+    config = network.config
+    graph = GraphBuilder()
+    weights = {name: value.detach().numpy() for name, value in network.state_dict().items()}
+    ints = {"zero": [0], "one": [1], "one_two": [1, 2], "flat": [-1, config.d]}
+    for name, value in {**ints, "by_head": [config.heads, config.d // config.heads]}.items():
+        graph.constant(name, value, np.int64)
+
+    real = graph.op("Cast", "input_ids", to=TensorProto.BOOL, name="real")  # (batch, n)
+    x = _embed(graph, weights)  # (batch, n, d)
+    shape = graph.op("Shape", x, name="batch_tokens_d")
+    graph.op("Concat", graph.op("Shape", "input_ids"), "by_head", axis=0, name="split_heads")
+    hidden, visible = graph.constant("hidden", HIDDEN), graph.constant("visible", 0)
+    graph.op(
+        "Unsqueeze", graph.op("Where", real, visible, hidden), "one_two", name="mask"
+    )  # (batch, 1, 1, n)
+
+    x = graph.op("Reshape", x, "flat")  # (batch * n, d)
+    scores = []
+    for number in range(config.blocks):
+        x, score = _block(graph, weights, number, x, config.d // config.heads)
+        scores.append(score)
+    x = graph.op("Reshape", _norm(graph, weights, "norm", x), shape)
+    _mean_and_head(graph, weights, real, x)
+    _attention_on_request(graph, scores)
+
+    batch_tokens = ["batch", "tokens"]
+    input_ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, batch_tokens)
+    switch = helper.make_tensor_value_info("with_attention", TensorProto.BOOL, [])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", config.teams])
+    attention = helper.make_tensor_value_info("attention", TensorProto.FLOAT, [None] * 5)
+    return graph.model([input_ids, switch], [logits, attention]).SerializeToString()
+
+
+def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
+    """Token + position embeddings (batch, n, d)."""
+    token = graph.op("Gather", graph.constant("token", weights["token.weight"]), "input_ids")
+    tokens = graph.op("Shape", "input_ids", start=1)
+    positions = graph.constant("position", weights["position.weight"])
+    return graph.op("Add", token, graph.op("Slice", positions, "zero", tokens, "zero"))
+
+
+def _norm(graph: GraphBuilder, weights: dict[str, np.ndarray], name: str, x: str) -> str:
+    scale = graph.constant(f"{name}.scale", weights[f"{name}.weight"])
+    shift = graph.constant(f"{name}.shift", weights[f"{name}.bias"])
+    return graph.op("LayerNormalization", x, scale, shift, axis=-1, epsilon=1e-5)
+
+
+def _linear(
+    graph: GraphBuilder,
+    weights: dict[str, np.ndarray],
+    name: str,
+    x: str,
+    *,
+    scale: float = 1.0,
+    out: str = "",
+) -> str:
+    """x (rows, in) -> (rows, out); `scale` multiplies weights and bias."""
+    weight = graph.constant(f"{name}.weight", weights[f"{name}.weight"].T * np.float32(scale))
+    bias = graph.constant(f"{name}.bias", weights[f"{name}.bias"] * np.float32(scale))
+    return graph.op("Gemm", x, weight, bias, name=out)
+
+
+def _block(
+    graph: GraphBuilder, weights: dict[str, np.ndarray], number: int, x: str, d_k: int
+) -> tuple[str, str]:
+    """One pre-norm block on x (batch * n, d); also the masked scores (batch, heads, n, n)."""
+    prefix = f"blocks.{number}"
+    normed = _norm(graph, weights, f"{prefix}.norm_1", x)
+
+    def project(which: str, order: list[int], scale: float = 1.0) -> str:
+        flat = _linear(graph, weights, f"{prefix}.attention.{which}", normed, scale=scale)
+        return graph.op("Transpose", graph.op("Reshape", flat, "split_heads"), perm=order)
+
+    q = project("W_Q", [0, 2, 1, 3], scale=1 / math.sqrt(d_k))  # (batch, heads, n, d_k)
+    k = project("W_K", [0, 2, 3, 1])  # (batch, heads, d_k, n)
+    v = project("W_V", [0, 2, 1, 3])
+    scores = graph.op("Add", graph.op("MatMul", q, k), "mask", name=f"scores_{number}")
+    read = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), v)
+    together = graph.op("Reshape", graph.op("Transpose", read, perm=[0, 2, 1, 3]), "flat")
+    x = graph.op("Add", x, _linear(graph, weights, f"{prefix}.attention.W_O", together))
+    inner = graph.op(
+        "Relu", _linear(graph, weights, f"{prefix}.up", _norm(graph, weights, f"{prefix}.norm_2", x))
+    )
+    return graph.op("Add", x, _linear(graph, weights, f"{prefix}.down", inner)), scores
+
+
+def _mean_and_head(graph: GraphBuilder, weights: dict[str, np.ndarray], real: str, x: str) -> None:
+    """Mean over real tokens as one product of shares (batch, 1, n) and x (batch, n, d), then the head."""
+    counted = graph.op("Cast", real, to=TensorProto.FLOAT, name="counted")
+    tokens = graph.op("ReduceSum", counted, "one", keepdims=1)
+    at_least_one = graph.op("Max", tokens, graph.constant("one_token", 1))
+    shares = graph.op("Unsqueeze", graph.op("Div", counted, at_least_one), "one")
+    mean = graph.op("Squeeze", graph.op("MatMul", shares, x), "one")
+    _linear(graph, weights, "head", mean, out="logits")
+
+
+def _attention_on_request(graph: GraphBuilder, scores: list[str]) -> None:
+    """attention (batch, blocks, heads, n, n) behind the switch; rows of padding are 0 as its columns are."""
+    yes = GraphBuilder()
+    axis = yes.op("Constant", value=numpy_helper.from_array(np.array([1], dtype=np.int64)), name="block_axis")
+    rows = yes.op(
+        "Constant", value=numpy_helper.from_array(np.array([1, 2, 4], dtype=np.int64)), name="row_axes"
+    )
+    softmax = [yes.op("Softmax", score, axis=-1, name=f"weights_{i}") for i, score in enumerate(scores)]
+    stacked = yes.op("Concat", *(yes.op("Unsqueeze", one, axis, name=f"{one}_5d") for one in softmax), axis=1)
+    yes.op("Mul", stacked, yes.op("Unsqueeze", "counted", rows, name="real_rows"), name="asked_attention")
+    nothing = np.zeros((0, len(scores), 0, 0, 0), dtype=np.float32)
+    no = GraphBuilder()
+    no.op("Constant", value=numpy_helper.from_array(nothing), name="no_attention")
+
+    def branch(builder: GraphBuilder, output: str) -> onnx.GraphProto:
+        info = helper.make_tensor_value_info(output, TensorProto.FLOAT, [None] * 5)
+        return helper.make_graph(builder.nodes, output, [], [info])
+
+    graph.constant("with_attention", False, np.bool_)
+    graph.op(
+        "If",
+        "with_attention",
+        name="attention",
+        then_branch=branch(yes, "asked_attention"),
+        else_branch=branch(no, "no_attention"),
+    )
+
+
+def node_times(session_profile: list[dict[str, Any]]) -> Iterator[tuple[str, str, int]]:
+    """(node, operator, microseconds) of each node that ran, from ONNX Runtime's profile."""
+    for event in session_profile:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            yield event["name"].removesuffix("_kernel_time"), event["args"]["op_name"], event["dur"]

@@ -1,0 +1,295 @@
+"""From labelled tickets to a bundle that `python -m service` serves.
+
+    python -m training.train --data tickets.csv --out runs/mine
+    python -m training.train --data folder/ --text-column subject --text-column body \\
+        --team-column queue --out runs/mine
+
+The steps stand in `run`, in the order in which they happen. Stopped or killed, the same command continues
+after the last whole epoch.
+"""
+
+import argparse
+import hashlib
+import json
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+
+from models.bundle import Bundle, BundleConfig, BundleError, Thresholds, write_bundle
+from models.decision import calibrated
+from models.network import Network, NetworkConfig
+from models.reference import reference
+from models.tokenizer import Tokenizer, build_word_tokenizer
+from training.batches import TokenIds
+from training.calibrate import choose_threshold, coverage_curve, fit_temperature, reliability
+from training.card import model_card
+from training.data import DataError, Dataset, fingerprint, load_dataset
+from training.evaluate import Answers, Evaluation, add_column_flags, answer, assess, columns_of, run_graph
+from training.export import to_onnx
+from training.loop import Epoch, Examples, fit
+from training.progress import Progress
+from training.recipe import Recipe, load_recipe, recipe_names
+
+LIBRARIES = ("torch", "tokenizers", "numpy", "onnx", "scikit-learn")
+ENCODE_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a training run came to."""
+
+    bundle: Bundle
+    dataset: Dataset
+    recipe: Recipe
+    history: list[Epoch]
+    answers: Answers
+    evaluation: Evaluation
+
+
+def run(dataset: Dataset, recipe: Recipe, out: Path, name: str) -> Run:
+    """Tokenize, train, export, calibrate, evaluate, report, and write the bundle to `out`."""
+    tokenizer = Tokenizer(build_word_tokenizer(dataset.train.texts, recipe.min_count), recipe.max_tokens)
+    work = out.with_name(f".{out.name}.training")
+    network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt")
+    bundle = calibrate(open_bundle(network, tokenizer, dataset, recipe, out, name), dataset)
+    answers = answer(bundle, dataset.valid.texts)
+    evaluation = assess(answers, dataset.valid, dataset.teams)
+    bundle = with_metrics(bundle, answers, evaluation)
+    result = Run(bundle, dataset, recipe, history, answers, evaluation)
+    write_bundle(
+        out,
+        model=to_onnx(network),
+        tokenizer_json=tokenizer.library.to_str(),
+        config=bundle.config,
+        model_card=model_card(bundle.config, dataset, evaluation),
+        reports={"report.json": report_json(result)},
+    )
+    shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+def train(
+    dataset: Dataset, recipe: Recipe, tokenizer: Tokenizer, checkpoint: Path
+) -> tuple[Network, list[Epoch]]:
+    """The trained network and its history; continues from the checkpoint of the same run."""
+    torch.manual_seed(recipe.seed)
+    network = Network(network_config(recipe, tokenizer, dataset.teams))
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    print(f"{tokenizer.vocab_size:,} vocabulary entries, {parameters:,} parameters, recipe {recipe.name}")
+    train_examples = encode(dataset.train.texts, dataset.train.teams, tokenizer, dataset.teams)
+    valid_examples = encode(dataset.valid.texts, dataset.valid.teams, tokenizer, dataset.teams)
+    with Progress(recipe.epochs) as progress:
+        history = fit(
+            network,
+            train_examples,
+            valid_examples,
+            recipe,
+            checkpoint,
+            run_identity(dataset, recipe),
+            on_step=progress.step,
+            on_epoch=progress.epoch,
+        )
+    return network, history
+
+
+def network_config(recipe: Recipe, tokenizer: Tokenizer, teams: Sequence[str]) -> NetworkConfig:
+    return NetworkConfig(
+        vocab_size=tokenizer.vocab_size,
+        teams=len(teams),
+        max_tokens=recipe.max_tokens,
+        d=recipe.d,
+        heads=recipe.heads,
+        blocks=recipe.blocks,
+        feed_forward=recipe.feed_forward,
+        dropout=recipe.dropout,
+        attention_dropout=recipe.attention_dropout,
+    )
+
+
+def encode(
+    texts: Sequence[str], labels: Sequence[str], tokenizer: Tokenizer, teams: Sequence[str]
+) -> Examples:
+    """Token ids and team numbers, encoded piece by piece so that memory stays bounded."""
+    pieces = (texts[start : start + ENCODE_BATCH] for start in range(0, len(texts), ENCODE_BATCH))
+    ids = (encoding.ids for piece in pieces for encoding in tokenizer.encode_batch(piece))
+    number = {team: index for index, team in enumerate(teams)}
+    return Examples(TokenIds.from_rows(ids), torch.tensor([number[label] for label in labels]))
+
+
+def run_identity(dataset: Dataset, recipe: Recipe) -> str:
+    """Equal only for runs that must end with the same weights: data, recipe, versions, threads."""
+    parts = [fingerprint(dataset.train), fingerprint(dataset.valid), json.dumps(recipe.to_json())]
+    parts += [json.dumps(library_versions()), str(torch.get_num_threads())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def library_versions() -> dict[str, str]:
+    versions = {name: metadata.version(name) for name in LIBRARIES}
+    return {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__, **versions}
+
+
+def open_bundle(
+    network: Network, tokenizer: Tokenizer, dataset: Dataset, recipe: Recipe, out: Path, name: str
+) -> Bundle:
+    """The exported network as a bundle in memory, not yet calibrated."""
+    model = to_onnx(network)
+    config = BundleConfig(
+        name=name,
+        version=f"{recipe.name}-{hashlib.sha256(model).hexdigest()[:10]}",
+        teams=list(dataset.teams),
+        max_tokens=recipe.max_tokens,
+        vocab_size=tokenizer.vocab_size,
+        temperature=1.0,
+        thresholds=Thresholds(confidence=0.0),
+        recipe=recipe.to_json(),
+        fingerprint=fingerprint(dataset.train),
+        libraries=library_versions(),
+    )
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return Bundle(out, config, tokenizer, session)
+
+
+def calibrate(bundle: Bundle, dataset: Dataset) -> Bundle:
+    """Temperature and threshold from the validation tickets, through the exported graph."""
+    encoded = encode(dataset.valid.texts, dataset.valid.teams, bundle.tokenizer, dataset.teams)
+    logits, targets = run_graph(bundle, encoded.tokens), encoded.targets.numpy()
+    temperature = fit_temperature(logits, targets)
+    probabilities = calibrated(logits, temperature)
+    thresholds = choose_threshold(probabilities.max(axis=1), probabilities.argmax(axis=1) == targets)
+    return _with_config(bundle, temperature=temperature, thresholds=thresholds)
+
+
+def with_metrics(bundle: Bundle, answers: Answers, evaluation: Evaluation) -> Bundle:
+    """Add the figures on the validation tickets, and what serving compares its traffic with."""
+    counts = np.array([max(1, encoding.count) for encoding in answers.encodings])
+    unknown = np.array([encoding.unknown for encoding in answers.encodings]) / counts
+    traffic = reference(
+        answers.teams, answers.confidence.tolist(), unknown.tolist(), counts.tolist(), bundle.config.teams
+    )
+    metrics = asdict(evaluation)
+    return _with_config(bundle, metrics=metrics, reference=traffic)
+
+
+def _with_config(bundle: Bundle, **changes: Any) -> Bundle:
+    config = BundleConfig.model_validate({**dict(bundle.config), **changes})
+    return Bundle(bundle.folder, config, bundle.tokenizer, bundle.session)
+
+
+def report_json(result: Run) -> str:
+    """Every figure of the run as JSON; tickets are named by id and row, never by their text."""
+    dataset, answers = result.dataset, result.answers
+    correct = np.array(answers.teams) == np.array(dataset.valid.teams)
+    content = {
+        "data": {
+            "train": {"file": dataset.train.file, "tickets": len(dataset.train)},
+            "valid": {"file": dataset.valid.file, "tickets": len(dataset.valid)},
+            "fingerprint": result.bundle.config.fingerprint,
+            "faults": dataset.faults.to_json(),
+        },
+        "recipe": result.recipe.to_json(),
+        "epochs": [asdict(epoch) for epoch in result.history],
+        "validation": asdict(result.evaluation),
+        "reliability": reliability(answers.confidence, correct),
+        "coverage": coverage_curve(answers.confidence, correct),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m training.train",
+        description="Train a router on labelled tickets and write it as a bundle.",
+        epilog="Stopped or killed, the same command continues after the last whole epoch.",
+    )
+    made.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="a CSV, JSONL or Parquet file, or a folder with train.* and valid.*",
+    )
+    made.add_argument(
+        "--valid", type=Path, metavar="PATH", help="tickets to validate on (default: set apart)"
+    )
+    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the bundle goes")
+    made.add_argument(
+        "--recipe", default="default", metavar="NAME", help=f"{', '.join(recipe_names())} (default: default)"
+    )
+    made.add_argument("--name", help="the bundle's name (default: the name of its folder)")
+    add_column_flags(made)
+    checks = made.add_argument_group("checks")
+    checks.add_argument(
+        "--valid-share",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="of each team, when there is no validation file (default: 0.1)",
+    )
+    checks.add_argument(
+        "--min-tickets",
+        type=int,
+        default=5,
+        metavar="N",
+        help="teams with fewer training tickets are dropped (default: 5)",
+    )
+    checks.add_argument(
+        "--max-dropped",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="stop when more of a file's rows cannot be used (default: 0.05)",
+    )
+    settings = made.add_argument_group("instead of the recipe's")
+    settings.add_argument("--epochs", type=int, metavar="N")
+    settings.add_argument("--seed", type=int, metavar="N")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    changes = {
+        name: getattr(options, name) for name in ("epochs", "seed") if getattr(options, name) is not None
+    }
+    try:
+        recipe = load_recipe(options.recipe, **changes)
+        dataset = load_dataset(
+            options.data,
+            options.valid,
+            columns=columns_of(options),
+            min_tickets=options.min_tickets,
+            valid_share=options.valid_share,
+            max_dropped=options.max_dropped,
+            seed=recipe.seed,
+            encoding=options.encoding,
+        )
+        for fault in dataset.faults:
+            print(fault)
+        print(
+            f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
+            f"{len(dataset.teams)} teams"
+        )
+        out = options.out.resolve()
+        result = run(dataset, recipe, out, options.name or out.name)
+    except (BundleError, DataError, ValueError) as error:
+        print(f"training.train: {error}", file=sys.stderr)
+        return 1
+    evaluation = result.evaluation
+    print(
+        f"validation: {evaluation.correct:,} of {evaluation.tickets:,} right ({evaluation.accuracy:.4f}), "
+        f"macro-F1 {evaluation.macro_f1:.4f}, calibration error {evaluation.calibration_error:.4f}"
+    )
+    print(f"bundle: {options.out}   serve it: python -m service --bundle {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
