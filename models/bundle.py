@@ -307,12 +307,20 @@ def _open_tokenizer(data: bytes, config: BundleConfig) -> Tokenizer:
     return tokenizer
 
 
+def quiet_options() -> onnxruntime.SessionOptions:
+    """Default options, without the warning that `with_attention` has a default value: it is meant to."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return options
+
+
 def _open_session(
     data: bytes,
     config: BundleConfig,
     options: onnxruntime.SessionOptions | None,
     providers: Sequence[Any],
 ) -> onnxruntime.InferenceSession:
+    options = quiet_options() if options is None else options
     try:
         session = onnxruntime.InferenceSession(data, options, providers=list(providers))
     except Exception as error:  # the runtime's exceptions share no base class

@@ -69,6 +69,8 @@ def fit(
     """
     optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate)
     history = _resume(checkpoint, identity, network, optimizer)
+    if history:
+        print(f"continuing after epoch {len(history)}")
     for number in range(len(history) + 1, recipe.epochs + 1):
         started = time.perf_counter()
         loss, accuracy = _one_epoch(network, optimizer, train, recipe, number, on_step)

@@ -50,4 +50,5 @@ class Progress:
             f"validation loss {epoch.valid_loss:.4f}  accuracy {epoch.valid_accuracy:.4f}  "
             f"{epoch.seconds:.1f} s",
             highlight=False,
+            soft_wrap=True,
         )

@@ -24,7 +24,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from models.bundle import Bundle, BundleConfig, BundleError, Thresholds, write_bundle
+from models.bundle import Bundle, BundleConfig, BundleError, Thresholds, quiet_options, write_bundle
 from models.decision import calibrated
 from models.network import Network, NetworkConfig
 from models.reference import reference
@@ -154,7 +154,7 @@ def open_bundle(
         fingerprint=fingerprint(dataset.train),
         libraries=library_versions(),
     )
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, quiet_options(), providers=["CPUExecutionProvider"])
     return Bundle(out, config, tokenizer, session)
 
 
