@@ -305,6 +305,7 @@ SERVICE: dict[str, list[Chart]] = {
     ],
 }
 
+SHADOW = "Shadow: open while a second bundle is compared"
 PSI = [(None, "green"), (0.1, "orange"), (0.25, "red")]
 ROUTER: dict[str, list[Chart]] = {
     "Decisions": [
@@ -486,7 +487,7 @@ ROUTER: dict[str, list[Chart]] = {
             12,
         ),
     ],
-    "Shadow (only while a second bundle is compared)": [
+    SHADOW: [
         Chart(
             "Agreement",
             "timeseries",
@@ -606,10 +607,22 @@ def build(uid: str, title: str, description: str, rows: dict[str, list[Chart]], 
         )
     number = itertools.count(1)  # links to a panel name its id
     for name, charts in rows.items():
-        made = made.with_row(dashboard.Row(name).id(next(number)))
-        for chart in charts:
-            made = made.with_panel(panel(chart).id(next(number)))
+        row = dashboard.Row(name).id(next(number))
+        panels = [panel(chart).id(next(number)) for chart in charts]
+        if name == SHADOW:
+            made = made.with_row(nested(row.collapsed(True), panels))
+            continue
+        made = made.with_row(row)
+        for each in panels:
+            made = made.with_panel(each)
     return made
+
+
+def nested(row: dashboard.Row, panels: list[Any]) -> dashboard.Row:
+    """A closed row with its panels side by side."""
+    for column, each in enumerate(panels):
+        row = row.with_panel(each.grid_pos(models.GridPos(h=8, w=8, x=8 * column, y=1000)))
+    return row
 
 
 def variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
