@@ -230,6 +230,8 @@ def load_bundle(
 ) -> Bundle:
     """Read, verify and open a bundle. What is checked is what is run: each file is read once."""
     files = _read_files(Path(folder))
+    if CONFIG not in files:
+        raise BundleError(CONFIG, f"is missing from {os.fspath(folder)}")
     config = _parse_config(files.pop(CONFIG))
     for name in sorted({*REQUIRED, *config.sha256} - files.keys()):
         raise BundleError(name, f"is missing from {os.fspath(folder)}")
@@ -244,25 +246,37 @@ def load_bundle(
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
-    """Every file of the folder that is not hidden, read through one open folder.
+    """Every file of the folder that is not hidden, all of one moment.
 
-    A bundle that is replaced meanwhile is still read as one: the open folder stays the old one.
+    A folder that was replaced while it was read may have lost files meanwhile: then the new one is read.
     """
+    for _ in range(10):
+        descriptor = _open_folder(folder)
+        try:
+            files = _read_listed(descriptor)
+            if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                return files
+        except FileNotFoundError:
+            pass  # it went while it was read: the same case, seen earlier
+        finally:
+            os.close(descriptor)
+    raise BundleError(folder, "is being replaced again and again")
+
+
+def _open_folder(folder: Path) -> int:
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
         raise BundleError(folder, "does not exist") from None
     except NotADirectoryError:
         raise BundleError(folder, "is a file; a bundle is a folder") from None
     except OSError as error:
         raise BundleError(folder, f"cannot be opened: {error.strerror}") from None
-    try:
-        names = sorted(name for name in os.listdir(descriptor) if name[0] != ".")  # noqa: PTH208, a descriptor
-        if CONFIG not in names:
-            raise BundleError(CONFIG, f"is missing from {folder}")
-        return {name: _read_file(name, descriptor) for name in names}
-    finally:
-        os.close(descriptor)
+
+
+def _read_listed(folder: int) -> dict[str, bytes]:
+    names = sorted(name for name in os.listdir(folder) if name[0] != ".")  # noqa: PTH208, a descriptor
+    return {name: _read_file(name, folder) for name in names}
 
 
 def _read_file(name: str, folder: int) -> bytes:
@@ -271,7 +285,7 @@ def _read_file(name: str, folder: int) -> bytes:
         raise BundleError(name, "is not a regular file")
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    except OSError as error:
+    except PermissionError as error:
         raise BundleError(name, f"cannot be read: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as file:
         return file.read()
@@ -283,7 +297,7 @@ def _parse_config(data: bytes) -> BundleConfig:
     except (ValueError, RecursionError) as error:
         raise BundleError(CONFIG, f"is not JSON: {error}") from None
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise BundleError(CONFIG, f"has schema version {version!r}; this program reads {SCHEMA_VERSION}")
     try:
         config = BundleConfig.model_validate_json(data)
