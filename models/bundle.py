@@ -275,7 +275,7 @@ def _open_folder(folder: Path) -> int:
 
 
 def _read_listed(folder: int) -> dict[str, bytes]:
-    names = sorted(name for name in os.listdir(folder) if name[0] != ".")  # noqa: PTH208, a descriptor
+    names = sorted(name for name in os.listdir(folder) if name[0] != ".")
     return {name: _read_file(name, folder) for name in names}
 
 
@@ -343,8 +343,9 @@ def _open_session(
     if inputs != [("input_ids", "tensor(int64)", 2)]:
         raise BundleError(MODEL, f"must take input_ids int64 (batch, tokens), takes {inputs}")
     outputs = {node.name: node.type for node in session.get_outputs()}
-    if outputs.get("logits") != "tensor(float)" or outputs.keys() - {"logits", "attention"}:
-        raise BundleError(MODEL, f"must give logits and, optionally, attention in float32; gives {outputs}")
+    if outputs.get("logits") != "tensor(float)" or outputs.keys() - {"logits", "attention", "effects"}:
+        expected = "logits and, optionally, attention and effects in float32"
+        raise BundleError(MODEL, f"must give {expected}; gives {outputs}")
     _try_session(session, config)
     return session
 
@@ -367,6 +368,11 @@ def _try_session(session: onnxruntime.InferenceSession, config: BundleConfig) ->
         (weights,) = _run(session, ["attention"], feed)
         if weights.ndim != 5 or weights.shape[0] != 2 or weights.shape[3:] != (3, 3):
             raise BundleError(MODEL, f"gives attention of shape {weights.shape} for two tickets of 3 tokens")
+    if "effects" in {node.name for node in session.get_outputs()}:
+        contrast = np.ones((1, len(config.teams)), np.float32)
+        (effects,) = _run(session, ["effects"], {"input_ids": pair, "contrast": contrast})
+        if effects.shape != (2, 3):
+            raise BundleError(MODEL, f"gives effects of shape {effects.shape} for two tickets of 3 tokens")
 
 
 def _run(
