@@ -24,11 +24,18 @@ def binned(values: Sequence[float]) -> dict[str, list[float]]:
     """Inner edges at the deciles of `values` (equal ones merged) and the share of each bin.
 
     Deciles put the same weight on each bin, which is where the population stability index resolves best.
-    An edge at the smallest value would leave the bin below it empty, so it is left out.
+    An edge at the smallest value would leave the bin below it empty, so it is left out; where (nearly) all
+    values are the smallest one, the only edge separates it from what is larger.
     """
-    deciles = np.quantile(np.asarray(values, dtype=float), np.linspace(0, 1, MOST_BINS + 1)[1:-1])
-    edges = [float(edge) for edge in np.unique(deciles) if edge > min(values)]
-    return {"edges": edges, "shares": shares(values, edges)}
+    numbers = np.asarray(values, dtype=float)
+    deciles = np.quantile(numbers, np.linspace(0, 1, MOST_BINS + 1)[1:-1], method="inverted_cdf")
+    smallest = numbers.min()
+    edges = np.unique(deciles[deciles > smallest])
+    if not len(edges):
+        larger = numbers[numbers > smallest]
+        edges = [larger.min() if len(larger) else np.nextafter(smallest, np.inf)]
+    inner = [float(edge) for edge in edges]
+    return {"edges": inner, "shares": shares(values, inner)}
 
 
 def reference(

@@ -16,14 +16,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from models.reference import shares
 from service.records import Store, StoreUnavailable
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from prometheus_client import Gauge
+
+    from service.app import Application
+    from service.core import Service
+    from service.runtime import Runtime
+
+log = logging.getLogger("larkfield.drift")
 
 FEATURES = ("team", "confidence", "unknown_ratio", "length")
 SMALLEST_SHARE = 1e-4  # stands for an empty bin, whose logarithm would be infinite
@@ -116,29 +124,25 @@ def measure(store: Store, version: str, reference: Mapping[str, Any], window: in
     )
 
 
+def install(app: Application, service: Service) -> None:
+    """Measure the served bundle every few seconds, where there is a feedback database to measure from."""
+    store: Store | None = app.state.store
+    if store is None:
+        return
+    watch = Watch(service, store)
+    service.on_start.append(watch.start)
+    service.on_swap.append(watch.promise)
+    # Before the store is closed.
+    service.on_stop.insert(0, watch.stop)
+
+
 class Watch:
     """A thread that measures every few seconds and keeps the database within its limits."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        bundle: Callable[[], tuple[str, Mapping[str, Any]]],
-        publish: Callable[[Measured], None],
-        every_seconds: float,
-        window: int,
-        least: int,
-        keep_days: float,
-        text_days: float,
-        most_decisions: int,
-    ) -> None:
+    def __init__(self, service: Service, store: Store) -> None:
+        self.service = service
         self.store = store
-        self.bundle = bundle
-        self.publish = publish
-        self.every_seconds = every_seconds
-        self.window = window
-        self.least = least
-        self.limits = {"keep_days": keep_days, "text_days": text_days, "most_decisions": most_decisions}
+        self._define(partial(service.metrics.gauge, across="livemostrecent"))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="drift", daemon=True)
 
@@ -150,23 +154,64 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
+    def promise(self, runtime: Runtime) -> None:
+        """Show what the bundle promises for tickets that it routes itself."""
+        self.precision.set(runtime.config.thresholds.precision)
+
     def look(self) -> None:
-        """Measure once and publish. StoreUnavailable when the database cannot be read."""
+        """Measure once and set the gauges. StoreUnavailable when the database cannot be read."""
+        runtime = self.service.runtime
+        if runtime is None:
+            return
+        settings = self.service.settings
         self.store.match_late()
-        version, reference = self.bundle()
-        self.publish(measure(self.store, version, reference, self.window, self.least))
+        found = measure(
+            self.store,
+            runtime.version,
+            runtime.config.reference,
+            settings.drift_window,
+            settings.drift_least,
+        )
+        for feature in FEATURES:
+            self.psi.labels(feature).set(found.drift.get(feature, math.nan))
+        self.drift_tickets.set(found.drift_tickets)
+        self.feedback_tickets.set(found.feedback_tickets)
+        quality = found.quality
+        self.accuracy.labels("all").set(quality.accuracy)
+        self.accuracy.labels("route").set(quality.routed_accuracy)
+        self.accuracy.labels("review").set(quality.review_accuracy)
+        self.calibration.set(quality.calibration_error)
+        self.overconfidence.set(quality.overconfidence)
+        self.measured_at.set(time.time())
+
+    def _define(self, gauge: Callable[..., Gauge]) -> None:
+        self.psi = gauge("drift_psi", "Population stability index against the bundle's tickets.", "feature")
+        self.drift_tickets = gauge("drift_tickets", "Decisions in the window that drift is measured over.")
+        self.feedback_tickets = gauge("feedback_tickets", "Feedback in the window of the accuracy.")
+        self.accuracy = gauge("feedback_accuracy", "Share of right teams, by feedback.", "decision")
+        self.calibration = gauge("calibration_error", "Expected calibration error, by feedback.")
+        self.overconfidence = gauge("overconfidence", "Mean confidence minus accuracy, by feedback.")
+        self.precision = gauge("bundle_precision", "Accuracy that the bundle promises for routed tickets.")
+        self.measured_at = gauge("drift_measured_timestamp_seconds", "When drift was measured last.")
 
     def _run(self) -> None:
+        settings = self.service.settings
         pruned_at = -math.inf
         failing = False
-        while not self._stop.wait(self.every_seconds):
+        while not self._stop.wait(settings.drift_seconds):
             try:
                 self.look()
                 if time.monotonic() - pruned_at > PRUNE_EVERY_SECONDS:
-                    self.store.prune(**self.limits)
+                    self.store.prune(
+                        keep_days=settings.feedback_retention_days,
+                        text_days=settings.feedback_text_days,
+                        most_decisions=settings.feedback_most_decisions,
+                    )
                     pruned_at = time.monotonic()
                 failing = False
             except StoreUnavailable as error:
                 if not failing:
                     log.error("drift cannot be measured: %s; routing goes on", error)
                 failing = True
+            except Exception:  # a thread that ends in silence would leave stale gauges
+                log.exception("drift cannot be measured")

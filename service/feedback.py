@@ -1,4 +1,7 @@
-"""Feedback becomes training data: `python -m service.feedback export` writes a CSV that `make train` reads.
+"""`POST /feedback`: the helpdesk reports which team really solved a ticket; and what that is good for.
+
+`install` hangs two things into the service: the decision log, which remembers behind each answer what was
+predicted, and the endpoint, which acknowledges only what is durable. Feedback becomes training data with
 
     python -m service.feedback export --out corrected.csv --add-to tickets.csv
 
@@ -10,13 +13,140 @@ from __future__ import annotations
 
 import argparse
 import csv
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from time import time
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from service.records import Store, StoreUnavailable
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from service.records import Decided, DecisionLog, Store, StoreUnavailable
+
+if TYPE_CHECKING:
+    from service.app import Application
+    from service.core import Answer, Service
+
+log = logging.getLogger("larkfield.feedback")
+
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+_GIVEN = {"ticket_id": "T-1001", "team": "payment"}
+_TAKEN = {
+    "status": "created",
+    "ticket_id": "T-1001",
+    "request_id": "5f0c9b1e2d3a4c5600000017",
+    "team": "payment",
+    "predicted": "returns",
+    "correct": False,
+}
+
+
+class FeedbackRequest(BaseModel):
+    """Who really solved a ticket."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [_GIVEN]})
+
+    ticket_id: Identifier | None = Field(None, description="The id that came with the ticket.")
+    request_id: Identifier | None = Field(None, description="Or the X-Request-ID of its answer.")
+    team: Identifier = Field(description="The team that solved it; one of the bundle's teams.")
+
+    @model_validator(mode="after")
+    def _one_name(self) -> Self:
+        if (self.ticket_id is None) == (self.request_id is None):
+            raise ValueError("name the ticket by ticket_id or by request_id, one of the two")
+        return self
+
+
+class FeedbackResponse(BaseModel):
+    """What is stored now, for good."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_TAKEN]})
+
+    status: Literal["created", "unchanged", "changed"]
+    ticket_id: str | None
+    request_id: str | None
+    team: str
+    predicted: str | None = Field(description="What was answered; null when that is not known.")
+    correct: bool | None = Field(description="Whether that was right.")
+
+
+def install(app: Application, service: Service) -> None:
+    """Add POST /feedback and the decision log; nothing when LARKFIELD_FEEDBACK_URL is empty."""
+    settings = service.settings
+    app.state.store = store = Store(settings.feedback_url) if settings.feedback_url else None
+    if store is None:
+        return
+    counter = service.metrics.counter
+    dropped = counter("decisions_dropped", "Decisions that the database could not take in time.")
+    failures = counter("store_failures", "Times that the feedback database could not be used.")
+    decisions = DecisionLog(store, on_dropped=dropped.inc, on_failure=failures.inc)
+
+    def remember(answer: Answer) -> None:
+        decision, encoding = answer.decision, answer.encoding
+        decisions.record(
+            Decided(
+                answer.request_id,
+                answer.ticket.ticket_id,
+                decision.team,
+                decision.decision,
+                decision.confidence,
+                answer.runtime.version,
+                len(encoding.ids),
+                encoding.unknown,
+                time(),
+                answer.joined.text if settings.feedback_store_text else None,
+            )
+        )
+
+    service.observers.append(remember)
+    service.on_start.append(decisions.start)
+    service.on_stop += [decisions.stop, store.close]
+    _add_endpoint(app, service, store, failures.inc)
+
+
+def _add_endpoint(app: Application, service: Service, store: Store, failed: Any) -> None:
+    from service.problems import Problem, unavailable
+    from service.routes import _problems
+
+    counter = service.metrics.counter
+    given = counter("feedback", "Feedback by team, counted when it is first given.", "predicted", "actual")
+    wrong = counter("feedback_wrong", "Feedback that named another team than predicted.", "predicted")
+
+    @app.post(
+        "/feedback",
+        summary="Report the team that solved a ticket",
+        tags=["feedback"],
+        responses=_problems(400, 401, 413, 415, 422, 500, 503),
+    )
+    def feedback(body: FeedbackRequest) -> FeedbackResponse:
+        """Saying it twice counts once; another team later replaces the first. 200 means: durable."""
+        teams = service.loaded().config.teams
+        if body.team not in teams:
+            message = "must be one of: " + ", ".join(teams)
+            raise Problem(422, f"team {message}", errors=[{"field": "team", "message": message}])
+        try:
+            receipt = store.give(body.team, ticket_id=body.ticket_id, request_id=body.request_id)
+        except StoreUnavailable as error:
+            failed()
+            log.error("feedback was not stored", extra={"reason": str(error)})
+            raise unavailable(
+                f"The feedback was not stored: {error}.", service.settings.retry_after_seconds
+            ) from None
+        if receipt.status == "created":
+            given.labels(receipt.predicted or "unknown", receipt.actual).inc()
+            if receipt.predicted not in (None, receipt.actual):
+                wrong.labels(receipt.predicted).inc()
+        return FeedbackResponse(
+            status=receipt.status,
+            ticket_id=receipt.ticket_id,
+            request_id=receipt.request_id,
+            team=receipt.actual,
+            predicted=receipt.predicted,
+            correct=None if receipt.predicted is None else receipt.predicted == receipt.actual,
+        )
+
 
 COLUMNS = ("ticket_id", "text", "team")
 

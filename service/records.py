@@ -29,7 +29,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("larkfield.records")
 
 LOCK_WAIT_SECONDS = 2.0
 ID_LENGTH = 200
@@ -112,6 +112,7 @@ REASONS = (  # the driver's words -> ours; the first that is found wins
     ("unable to open", "the database file cannot be opened"),
     ("not a database", "the file is not a database"),
     ("malformed", "the database file is damaged"),
+    ("queuepool limit", "too many wait for the database"),
     ("connection", "the database server does not answer"),
 )
 
@@ -138,7 +139,16 @@ def connect(url: str) -> Engine:
         )
     if dialect != "sqlite":
         raise ValueError(f"the feedback database must be sqlite or postgresql, not {dialect!r}")
-    engine = sa.create_engine(parsed, connect_args={"timeout": LOCK_WAIT_SECONDS}, hide_parameters=True)
+    # Threads of one process queue here, in order; SQLite's own waiting for a lock is a lottery.
+    engine = sa.create_engine(
+        parsed,
+        connect_args={"timeout": LOCK_WAIT_SECONDS, "check_same_thread": False},
+        poolclass=sa.pool.QueuePool,
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=2 * LOCK_WAIT_SECONDS,
+        hide_parameters=True,
+    )
 
     @sa.event.listens_for(engine, "connect")
     def _durable(connection: Any, _record: Any) -> None:
