@@ -5,7 +5,7 @@ with its bias; the scale 1/sqrt(d / heads) is part of the query weights; the mas
 ticket, made once. Only standard operators: the graph runs on every provider.
 
 `attention` sits in an If on `with_attention`, a graph input that may be left out (then it is False, the
-branch does not run and the output has size 0).
+branch does not run and the output has size 0). `effects` (`training.effects_graph`) likewise, on `contrast`.
 """
 
 import math
@@ -17,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.network import Network
+from training.effects_graph import Passed, effects_on_request
 
 OPSET, IR_VERSION = 18, 10
 # Added to the scores of padding: exp of it is exactly 0, and unlike -inf it leaves a ticket of nothing
@@ -27,7 +28,8 @@ HIDDEN = np.float32(-1e9)
 class GraphBuilder:
     """Nodes and initializers of a graph that is being written; names are made up as needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, np.ndarray] = {}
 
@@ -37,7 +39,7 @@ class GraphBuilder:
 
     def op(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """Add a node with one output and give the output's name."""
-        output = name or f"{kind.lower()}_{len(self.nodes)}"
+        output = name or f"{self.prefix}{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [output], name=output, **attributes))
         return output
 
@@ -70,25 +72,30 @@ def to_onnx(network: Network) -> bytes:
     )  # (batch, 1, 1, n)
 
     x = graph.op("Reshape", x, "flat")  # (batch * n, d)
-    scores = []
+    blocks: list[Passed] = []
     for number in range(config.blocks):
-        x, score = _block(graph, weights, number, x, config.d // config.heads)
-        scores.append(score)
-    x = graph.op("Reshape", _norm(graph, weights, "norm", x), shape)
-    _mean_and_head(graph, weights, real, x)
-    _attention_on_request(graph, scores)
+        x, passed = _block(graph, weights, number, x, config.d // config.heads)
+        blocks.append(passed)
+    normed = graph.op("Reshape", _norm(graph, weights, "norm", x), shape)
+    _mean_and_head(graph, weights, real, normed)
+    _attention_on_request(graph, [passed.scores for passed in blocks])
+    effects_on_request(graph, blocks, x, config.teams)
 
     batch_tokens = ["batch", "tokens"]
     input_ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, batch_tokens)
     switch = helper.make_tensor_value_info("with_attention", TensorProto.BOOL, [])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", config.teams])
     attention = helper.make_tensor_value_info("attention", TensorProto.FLOAT, [None] * 5)
-    return graph.model([input_ids, switch], [logits, attention]).SerializeToString()
+    contrast = helper.make_tensor_value_info("contrast", TensorProto.FLOAT, ["contrasts", config.teams])
+    effects = helper.make_tensor_value_info("effects", TensorProto.FLOAT, [None] * 2)
+    return graph.model([input_ids, switch, contrast], [logits, attention, effects]).SerializeToString()
 
 
 def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
     """Token + position embeddings (batch, n, d)."""
-    token = graph.op("Gather", graph.constant("token", weights["token.weight"]), "input_ids")
+    token = graph.op(
+        "Gather", graph.constant("token", weights["token.weight"]), "input_ids", name="token_rows"
+    )
     tokens = graph.op("Shape", "input_ids", start=1)
     positions = graph.constant("position", weights["position.weight"])
     return graph.op("Add", token, graph.op("Slice", positions, "zero", tokens, "zero"))
@@ -117,8 +124,8 @@ def _linear(
 
 def _block(
     graph: GraphBuilder, weights: dict[str, np.ndarray], number: int, x: str, d_k: int
-) -> tuple[str, str]:
-    """One pre-norm block on x (batch * n, d); also the masked scores (batch, heads, n, n)."""
+) -> tuple[str, Passed]:
+    """One pre-norm block on x (batch * n, d); also what passed through its inside."""
     prefix = f"blocks.{number}"
     normed = _norm(graph, weights, f"{prefix}.norm_1", x)
 
@@ -132,11 +139,12 @@ def _block(
     scores = graph.op("Add", graph.op("MatMul", q, k), "mask", name=f"scores_{number}")
     read = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), v)
     together = graph.op("Reshape", graph.op("Transpose", read, perm=[0, 2, 1, 3]), "flat")
-    x = graph.op("Add", x, _linear(graph, weights, f"{prefix}.attention.W_O", together))
+    middle = graph.op("Add", x, _linear(graph, weights, f"{prefix}.attention.W_O", together))
     inner = graph.op(
-        "Relu", _linear(graph, weights, f"{prefix}.up", _norm(graph, weights, f"{prefix}.norm_2", x))
+        "Relu", _linear(graph, weights, f"{prefix}.up", _norm(graph, weights, f"{prefix}.norm_2", middle))
     )
-    return graph.op("Add", x, _linear(graph, weights, f"{prefix}.down", inner)), scores
+    out = graph.op("Add", middle, _linear(graph, weights, f"{prefix}.down", inner))
+    return out, Passed(x, middle, inner, scores)
 
 
 def _mean_and_head(graph: GraphBuilder, weights: dict[str, np.ndarray], real: str, x: str) -> None:
@@ -144,7 +152,7 @@ def _mean_and_head(graph: GraphBuilder, weights: dict[str, np.ndarray], real: st
     counted = graph.op("Cast", real, to=TensorProto.FLOAT, name="counted")
     tokens = graph.op("ReduceSum", counted, "one", keepdims=1)
     at_least_one = graph.op("Max", tokens, graph.constant("one_token", 1))
-    shares = graph.op("Unsqueeze", graph.op("Div", counted, at_least_one), "one")
+    shares = graph.op("Unsqueeze", graph.op("Div", counted, at_least_one), "one", name="token_shares")
     mean = graph.op("Squeeze", graph.op("MatMul", shares, x), "one")
     _linear(graph, weights, "head", mean, out="logits")
 

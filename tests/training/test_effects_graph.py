@@ -1,0 +1,102 @@
+"""The exported effects against the same decomposition by automatic differentiation."""
+
+import math
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch.nn import functional
+
+from models.network import Network, NetworkConfig
+from training.export import to_onnx
+from training.reopen import reopen
+
+CONFIG = NetworkConfig(vocab_size=50, teams=4, max_tokens=30, d=16, heads=2, blocks=2, feed_forward=32)
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    network = Network(CONFIG).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():  # norms and biases away from 1 and 0, scores away from flat
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return network
+
+
+@pytest.fixture(scope="module")
+def session(network):
+    return onnxruntime.InferenceSession(to_onnx(network), providers=["CPUExecutionProvider"])
+
+
+def held(network, ids, contrast):
+    """Effects of one ticket: weights, norm scales and ReLUs detached, then input times gradient."""
+    embedded = network.token(ids).detach().requires_grad_()
+
+    def norm(layer, x):
+        deviation = (x.var(-1, unbiased=False, keepdim=True) + layer.eps).sqrt().detach()
+        return (x - x.mean(-1, keepdim=True)) / deviation * layer.weight + layer.bias
+
+    def heads(x):
+        return x.unflatten(-1, (CONFIG.heads, -1)).transpose(0, 1)
+
+    x = embedded + network.position.weight[: len(ids)]
+    for block in network.blocks:
+        layer = block.attention
+        normed = norm(block.norm_1, x)
+        q, k, v = heads(layer.W_Q(normed)), heads(layer.W_K(normed)), heads(layer.W_V(normed))
+        weights = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1).detach()
+        x = x + layer.W_O((weights @ v).transpose(0, 1).flatten(1))
+        x = x + block.down(functional.relu(block.up(norm(block.norm_2, x))))
+    difference = network.head(norm(network.norm, x).mean(0)) @ contrast
+    (gradient,) = torch.autograd.grad(difference, embedded)
+    effects = (gradient * (embedded - network.token.weight[2:].mean(0))).sum(-1)
+    return effects.detach().numpy()
+
+
+@pytest.mark.parametrize("length", [1, 2, 13, 30])
+def test_effects_are_input_times_gradient_of_the_held_network(network, session, length):
+    ids = torch.randint(1, CONFIG.vocab_size, (length,), generator=torch.Generator().manual_seed(length))
+    contrast = torch.tensor([1.0, 0, -1, 0])
+    expected = held(network, ids, contrast)
+    (found,) = session.run(["effects"], {"input_ids": ids[None].numpy(), "contrast": contrast[None].numpy()})
+    assert np.abs(expected).max() > 0.01
+    np.testing.assert_allclose(found[0], expected, atol=3e-6)
+
+
+def test_each_ticket_of_a_batch_has_its_own_contrast_and_padding_has_no_effect(network, session):
+    ids = np.zeros((2, 9), np.int64)
+    ids[0] = np.arange(3, 12)
+    ids[1, :4] = [7, 1, 9, 30]
+    contrasts = np.array([[1, -1, 0, 0], [0, 0, -1, 1]], np.float32)
+    (found,) = session.run(["effects"], {"input_ids": ids, "contrast": contrasts})
+    for row, length in ((0, 9), (1, 4)):
+        expected = held(network, torch.from_numpy(ids[row, :length]), torch.from_numpy(contrasts[row]))
+        np.testing.assert_allclose(found[row, :length], expected, atol=3e-6)
+        assert not found[row, length:].any()
+
+
+def test_nobody_pays_who_does_not_ask(session):
+    assert [node.name for node in session.get_inputs()] == ["input_ids"]
+    (found,) = session.run(["effects"], {"input_ids": np.array([[4, 5]])})
+    assert found.size == 0
+
+
+def test_a_reopened_network_gives_the_same_logits_and_weights(network):
+    again = reopen(to_onnx(network))
+    ids = torch.randint(1, CONFIG.vocab_size, (3, 11), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected, found = network(ids, return_weights=True), again(ids, return_weights=True)
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+
+
+def test_reopening_another_graph_says_so():
+    from onnx import TensorProto, helper
+
+    node = helper.make_node("Identity", ["input_ids"], ["logits"])
+    info = helper.make_tensor_value_info
+    one, two = info("input_ids", TensorProto.INT64, [1]), info("logits", TensorProto.INT64, [1])
+    other = helper.make_model(helper.make_graph([node], "other", [one], [two]))
+    with pytest.raises(ValueError, match="was not written by training"):
+        reopen(other.SerializeToString())

@@ -1,0 +1,106 @@
+"""How much each token adds to the difference between two teams, as a part of the exported graph.
+
+Hold the attention weights, the scale of every layer norm and the open ReLUs as this ticket set them, and
+the network is linear in its token embeddings. Its logits then split exactly into one share per token and a
+rest that no token brings (biases, positions, the average embedding):
+
+    contrast · logits = sum of effects + rest
+
+The shares are found by one walk back through that linear network, which costs about as much as the way
+there (Ali et al. 2022, "XAI for Transformers: Better Explanations through Conservative Propagation"). How
+faithful they are, next to leave-one-out and others, is measured by `python -m service.faithfulness`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from onnx import GraphProto, TensorProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    from training.export import GraphBuilder
+
+# The average embedding is the reference: padding and the unknown token have no part in it.
+FIRST_WORD_ID = 2
+
+
+class Passed(NamedTuple):
+    """Values inside one block, by their names in the graph: the stream x (batch * n, d) before and after
+    attention, what the ReLU let through (batch * n, feed_forward), and the scores (batch, heads, n, n)."""
+
+    before: str
+    middle: str
+    opened: str
+    scores: str
+
+
+def effects_on_request(graph: GraphBuilder, blocks: list[Passed], last: str, teams: int) -> None:
+    """Add `effects` (batch, n) in an If that runs when `contrast` (1 or batch, teams) is given.
+
+    `last` names the stream (batch * n, d) after the blocks. Left out, `contrast` is empty: the branch does
+    not run and `effects` has size 0. Padding has effect 0.
+    """
+    graph.constant("contrast", np.zeros((0, teams)))
+    graph.constant("mean_token", graph.initializers["token"][FIRST_WORD_ID:].mean(axis=0))
+    asked = graph.op("Cast", graph.op("Size", "contrast"), to=TensorProto.BOOL)
+    yes, no = type(graph)("effects_"), type(graph)()
+    _walk_back(yes, blocks, last)
+    nothing = numpy_helper.from_array(np.zeros((0, 0), np.float32))
+    no.op("Constant", value=nothing, name="no_effects")
+
+    def branch(builder: GraphBuilder, output: str) -> GraphProto:
+        info = helper.make_tensor_value_info(output, TensorProto.FLOAT, [None] * 2)
+        return helper.make_graph(builder.nodes, output, [], [info])
+
+    graph.op(
+        "If",
+        asked,
+        name="effects",
+        then_branch=branch(yes, "asked_effects"),
+        else_branch=branch(no, "no_effects"),
+    )
+
+
+def _walk_back(back: GraphBuilder, blocks: list[Passed], last: str) -> None:
+    # gradient of contrast · logits by the normed mean (batch, 1, d), then by each token (batch * n, d)
+    last_axis, middle_axis = _axis(back, -1), _axis(back, 1)
+    by_mean = back.op("Unsqueeze", back.op("Gemm", "contrast", "head.weight", transB=1), middle_axis)
+    by_token = back.op("Mul", back.op("Transpose", "token_shares", perm=[0, 2, 1]), by_mean)
+    g = _norm_back(back, "norm", last, back.op("Reshape", by_token, "flat"), last_axis)
+    for number, passed in reversed(list(enumerate(blocks))):
+        prefix = f"blocks.{number}"
+        inner = back.op("Gemm", g, f"{prefix}.down.weight", transB=1)
+        inner = back.op("Mul", inner, back.op("Sign", passed.opened))  # ReLU: 1 where it was open, else 0
+        inner = back.op("Gemm", inner, f"{prefix}.up.weight", transB=1)
+        g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_2", passed.middle, inner, last_axis))
+        read = _attention_back(back, f"{prefix}.attention", passed.scores, g)
+        g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_1", passed.before, read, last_axis))
+    g = back.op("Reshape", g, "batch_tokens_d")
+    shares = back.op(
+        "ReduceSum", back.op("Mul", g, back.op("Sub", "token_rows", "mean_token")), last_axis, keepdims=0
+    )
+    back.op("Mul", shares, "counted", name="asked_effects")
+
+
+def _norm_back(back: GraphBuilder, name: str, x: str, g: str, last_axis: str) -> str:
+    """Through a layer norm whose standard deviation is held: (g · scale - its mean) / deviation."""
+    centred = back.op("Sub", x, back.op("ReduceMean", x, last_axis))
+    variance = back.op("ReduceMean", back.op("Mul", centred, centred), last_axis)
+    epsilon = back.op("Constant", value=numpy_helper.from_array(np.array(1e-5, np.float32)))
+    deviation = back.op("Sqrt", back.op("Add", variance, epsilon))
+    scaled = back.op("Mul", g, f"{name}.scale")
+    return back.op("Div", back.op("Sub", scaled, back.op("ReduceMean", scaled, last_axis)), deviation)
+
+
+def _attention_back(back: GraphBuilder, prefix: str, scores: str, g: str) -> str:
+    """Through W_O, the weights and W_V; the weights are held, so queries and keys have no part."""
+    g = back.op("Reshape", back.op("Gemm", g, f"{prefix}.W_O.weight", transB=1), "split_heads")
+    g = back.op("Transpose", g, perm=[0, 2, 1, 3])  # (batch, heads, n, d_k)
+    read_by = back.op("Transpose", back.op("Softmax", scores, axis=-1), perm=[0, 1, 3, 2])
+    g = back.op("Transpose", back.op("MatMul", read_by, g), perm=[0, 2, 1, 3])
+    return back.op("Gemm", back.op("Reshape", g, "flat"), f"{prefix}.W_V.weight", transB=1)
+
+
+def _axis(back: GraphBuilder, axis: int) -> str:
+    return back.op("Constant", value=numpy_helper.from_array(np.array([axis], np.int64)))
