@@ -50,7 +50,7 @@ def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: flo
     bound = precision_bound(np.cumsum(correct[order]), routed)
     # Only where the next ticket is less sure can a threshold cut.
     cuts = np.append(sorted_confidence[1:] < sorted_confidence[:-1], True)
-    bound = np.where(cuts, bound, 0.0)
+    bound = np.where(cuts, bound, -1.0)
     enough = np.flatnonzero(bound >= precision)
     at = int(enough[-1]) if len(enough) else int(np.argmax(bound))
     return Thresholds(

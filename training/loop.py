@@ -153,7 +153,10 @@ def _resume(path: Path, identity: str, network: nn.Module, optimizer: Any) -> li
     """Load the checkpoint if it is of this very run; the epochs it has done."""
     if not path.exists():
         return []
-    state = torch.load(path, weights_only=True)  # tensors and plain values only: no pickled code runs
+    try:
+        state = torch.load(path, weights_only=True)  # tensors and plain values only: no pickled code runs
+    except Exception as error:  # the loader raises whatever the damage makes it raise
+        raise ValueError(f"{path} is not a checkpoint, delete it: {str(error).splitlines()[0]}") from None
     if state["identity"] != identity:
         return []
     network.load_state_dict(state["network"])

@@ -1,0 +1,138 @@
+"""A bundle's figures, by hand and through the commands; training run end to end on a small file."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+from training_examples import ticket_rows, write_csv
+
+from models.bundle import load_bundle, verify_bundle
+from models.decision import Decision, decide
+from models.text import join
+from training import evaluate as evaluation_command
+from training import train as train_command
+from training.data import Columns, Faults, Tickets, read_tickets
+from training.evaluate import Answers, answer, assess
+
+
+def decided(team: str, confidence: float = 0.9, decision: str = "route") -> Decision:
+    return Decision(team, confidence, decision, [], {})
+
+
+@pytest.fixture
+def assessed():
+    actual = ["a", "a", "a", "b", "b", "c"]
+    predicted = ["a", "a", "b", "b", "a", "c"]
+    tickets = Tickets("f", list("123456"), ["t"] * 6, actual, ["plain", "plain", "odd"] * 2, list(range(6)))
+    decisions = [
+        decided(team, 0.9 if i < 4 else 0.5, "route" if i < 4 else "review")
+        for i, team in enumerate(predicted)
+    ]
+    return (
+        assess(Answers(np.zeros((6, 4)), decisions, []), tickets, ["a", "b", "c", "never"]),
+        actual,
+        predicted,
+    )
+
+
+def test_figures_by_hand(assessed):
+    figures, actual, predicted = assessed
+    assert (figures.tickets, figures.correct, figures.accuracy) == (6, 4, pytest.approx(4 / 6))
+    assert figures.macro_f1 == pytest.approx(f1_score(actual, predicted, average="macro"))
+    assert (figures.per_team["a"].precision, figures.per_team["a"].recall) == (pytest.approx(2 / 3),) * 2
+    assert figures.per_team["never"].tickets == 0
+    assert figures.per_style["odd"] == {"tickets": 2, "accuracy": 0.5}
+    assert (figures.coverage, figures.routed_precision) == (pytest.approx(4 / 6), 0.75)
+    assert figures.unknown_teams == {}
+
+
+def test_a_team_that_the_bundle_does_not_know_is_wrong_and_named():
+    tickets = Tickets("f", ["1", "2"], ["t"] * 2, ["a", "new"], [], [1, 2])
+    figures = assess(Answers(np.zeros((2, 2)), [decided("a"), decided("b")], []), tickets, ["a", "b"])
+    assert figures.unknown_teams == {"new": 1}
+    assert figures.accuracy == 0.5
+
+
+# ---------------------------------------------------------------------------------------- end to end
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    data = write_csv(folder / "t.csv", ticket_rows(300))
+    valid = write_csv(folder / "v.csv", ticket_rows(60, seed=1))
+    arguments = ["--data", str(data), "--valid", str(valid), "--recipe", "course", "--epochs", "5"]
+    assert train_command.main([*arguments, "--out", str(folder / "bundle")]) == 0
+    return folder
+
+
+def test_the_bundle_verifies_and_says_what_it_is(trained):
+    config = verify_bundle(trained / "bundle")
+    assert config.name == "bundle"
+    assert config.version.startswith("course-")
+    assert config.teams == ["billing", "garden", "kitchen"]
+    assert config.recipe["epochs"] == 5
+    assert config.metrics["tickets"] == 60
+    assert config.metrics["accuracy"] > 0.9
+    assert config.reference["tickets"] == 60
+    assert len(config.fingerprint) == 64
+    assert "torch" in config.libraries
+    assert str(trained) not in (trained / "bundle" / "config.json").read_text()
+    card = (trained / "bundle" / "MODEL_CARD.md").read_text()
+    assert "300 tickets of t.csv" in card
+    report = json.loads((trained / "bundle" / "report.json").read_text())
+    assert len(report["epochs"]) == 5
+    assert not any(row["text"] in json.dumps(report) for row in ticket_rows(60, seed=1))
+
+
+def test_nothing_is_left_beside_the_bundle(trained):
+    assert sorted(path.name for path in trained.iterdir()) == ["bundle", "t.csv", "v.csv"]
+
+
+def test_the_command_prints_what_training_measured(trained, capsys):
+    arguments = ["--bundle", str(trained / "bundle"), "--data", str(trained / "v.csv")]
+    assert evaluation_command.main([*arguments, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == verify_bundle(trained / "bundle").metrics
+    assert evaluation_command.main(arguments) == 0
+    assert f"accuracy  {printed['accuracy']:.4f}" in capsys.readouterr().out
+
+
+def test_batches_change_no_answer(trained):
+    """The whole file at once gives what serving gives ticket by ticket."""
+    bundle = load_bundle(trained / "bundle")
+    tickets = read_tickets(trained / "v.csv", Columns(), Faults())
+    together = answer(bundle, tickets.texts)
+    for row, ticket in enumerate(ticket_rows(60, seed=1)):
+        encoding = bundle.tokenizer.encode(join(None, ticket["text"]).text)
+        (logits,) = bundle.session.run(["logits"], {"input_ids": np.array([encoding.ids])})
+        alone = decide(logits[0], encoding, bundle.config)
+        assert (alone.team, alone.decision) == (
+            together.decisions[row].team,
+            together.decisions[row].decision,
+        )
+        assert alone.confidence == pytest.approx(together.decisions[row].confidence, abs=1e-6)
+
+
+def test_mistakes_end_with_a_message_and_not_with_a_traceback(tmp_path, capsys):
+    bad = tmp_path / "bad.csv"
+    bad.write_text("message,queue\nx,y\n")
+    assert train_command.main(["--data", str(bad), "--out", str(tmp_path / "o")]) == 1
+    message = capsys.readouterr().err
+    assert "no column 'text'; it has: message, queue" in message
+    assert "no column 'team'" in message
+    assert train_command.main(["--data", str(bad), "--out", str(tmp_path / "o"), "--recipe", "no"]) == 1
+    assert "there are: course, default" in capsys.readouterr().err
+    assert evaluation_command.main(["--bundle", str(tmp_path), "--data", str(bad)]) == 1
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_the_help_names_every_flag():
+    shown = subprocess.run(
+        [sys.executable, "-m", "training.train", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    flags = "--data --valid --out --recipe --name --text-column --team-column --id-column --encoding"
+    assert all(flag in shown for flag in flags.split())
