@@ -29,7 +29,7 @@ def config(**changes: object) -> BundleConfig:
 def test_temperature_divides_the_logits() -> None:
     logits = np.array([[2.0, 0.0, -1.0], [0.0, 0.0, 0.0]], dtype=np.float32)
     expected = np.exp(logits / 2) / np.exp(logits / 2).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(calibrated(logits, 2.0), expected, rtol=1e-7)
+    np.testing.assert_allclose(calibrated(logits, 2.0), expected, rtol=1e-6)
     np.testing.assert_allclose(calibrated(logits, 2.0).sum(axis=1), 1, rtol=1e-15)
 
 
