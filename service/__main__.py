@@ -1,0 +1,67 @@
+"""`python -m service`: starts the router and says where it is and what to try."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from service.settings import Settings
+
+
+def main() -> int:
+    """Read flags and environment, refuse what cannot work, serve."""
+    parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--bundle", type=Path)
+    flags = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    for name, value in flags.items():  # workers inherit the environment
+        os.environ[f"LARKFIELD_{name.upper()}"] = str(value)
+    try:
+        settings = Settings()
+        settings.refuse_unprotected()
+    except ValidationError as error:
+        for item in error.errors(include_input=False, include_url=False):
+            name = ".".join(str(part) for part in item["loc"]).upper()
+            print(f"LARKFIELD_{name}: {item['msg']}", file=sys.stderr)
+        return 2
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return _start(settings)
+
+
+def _start(settings: Settings) -> int:
+    # Only now the slow imports, so that a wrong flag is told at once.
+    from service import logs, worker
+
+    try:
+        listener = worker.listen(settings.host, settings.port)
+    except OSError as error:
+        print(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", file=sys.stderr)
+        return 2
+    greet(settings, listener.getsockname()[1])
+    writer = logs.configure(settings.log_level)
+    try:
+        return worker.serve(settings, listener, writer)
+    finally:
+        writer.close()
+
+
+def greet(settings: Settings, port: int) -> None:
+    """The address, and one line to try."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host}:{port}"
+    key = "" if not settings.api_keys.get_secret_value() else " -H 'X-API-Key: …'"
+    ticket = '{"text": "My card was charged twice for one order, please remove one charge"}'
+    print(f"Larkfield router on {address}, bundle {settings.bundle.name}. Try:\n")
+    print(f"  curl {address}/route -H 'Content-Type: application/json'{key} -d '{ticket}'\n", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The FastAPI application: `create_app(settings)` is all that a server needs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service import routes
+from service.core import Service
+from service.edge import Edge, problem_headers
+from service.logs import Writer
+from service.metrics import Metrics
+from service.problems import Problem, invalid, unknown_error
+from service.schema import BatchRequest, RouteRequest
+from service.settings import Settings
+
+log = logging.getLogger("larkfield")
+
+# Each has `install(app, service)`, which adds routes, explainers, observers and metrics.
+PARTS = ("explain", "pages", "feedback", "drift", "shadow", "reload", "tracing")
+_PUBLISH_SECONDS = 1.0
+DESCRIPTION = "Routes helpdesk tickets to teams, and says how sure it is and why."
+
+
+class Application(FastAPI):
+    """FastAPI with an edge around it, and a short way for the one path that is called all the time."""
+
+    def __init__(self, service: Service, **options: Any) -> None:
+        super().__init__(**options)
+        self.state.service = service
+        self.route_ticket = routes.RouteTicket(service)
+        self.edge = Edge(super().__call__, service)
+        self.entry: ASGIApp = self._dispatch
+        origins = [origin.strip() for origin in service.settings.cors_origins.split(",") if origin.strip()]
+        if origins:
+            self.entry = CORSMiddleware(
+                self._dispatch,
+                allow_origins=origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
+                expose_headers=["x-request-id", "retry-after"],
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.entry(scope, receive, send)
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/route" and scope["method"] == "POST":
+            await self.route_ticket(scope, receive, send)
+        else:
+            await self.edge(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, with the models of the bodies that are parsed by hand."""
+        if not self.openapi_schema:
+            document = get_openapi(
+                title=self.title, version=self.version, description=self.description, routes=self.routes
+            )
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            for model in (RouteRequest, BatchRequest):
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                schemas |= schema.pop("$defs", {})
+                schemas[model.__name__] = schema
+            self.openapi_schema = document
+        return self.openapi_schema
+
+
+def create_app(
+    settings: Settings | None = None,
+    *,
+    metrics: Metrics | None = None,
+    writer: Writer | None = None,
+    on_load_failure: Callable[[], None] | None = None,
+) -> Application:
+    """The application of one worker; it loads its bundle in the background once it is started."""
+    settings = settings or Settings()
+    service = Service(settings, metrics or Metrics(settings.metrics_folder), writer)
+    app = Application(
+        service,
+        title="Larkfield router",
+        version="1",
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan(service, on_load_failure),
+    )
+    app.include_router(routes.router)
+    _problems(app)
+    for name in PARTS:
+        if importlib.util.find_spec(f"service.{name}"):
+            module = importlib.import_module(f"service.{name}")
+            if hasattr(module, "install"):
+                module.install(app, service)
+    return app
+
+
+def _lifespan(service: Service, on_load_failure: Callable[[], None] | None) -> Any:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.create_task(_load(service, on_load_failure))
+        publishing = asyncio.create_task(_publish(service))
+        for start in service.on_start:
+            start()
+        for start in service.on_start:
+            await start()
+        yield
+        loading.cancel()
+        for stop in service.on_stop:
+            await stop()
+        publishing.cancel()
+        service.engine.close()
+        for stop in service.on_stop:
+            await asyncio.to_thread(stop)
+
+    return lifespan
+
+
+async def _load(service: Service, on_failure: Callable[[], None] | None) -> None:
+    try:
+        service.swap(await asyncio.to_thread(service.load, service.settings.bundle))
+    except Exception as error:
+        log.error("the bundle was not loaded", extra={"reason": str(error)})
+        if on_failure is not None:
+            on_failure()
+
+
+async def _publish(service: Service) -> None:
+    while True:
+        service.publish()
+        await asyncio.sleep(_PUBLISH_SECONDS)
+
+
+def _problems(app: FastAPI) -> None:
+    """Every error that the framework makes becomes a problem."""
+
+    def respond(request: Request, problem: Problem) -> Response:
+        response = Response(problem.body(request.state.request_id), problem.status)
+        length = [pair for pair in response.raw_headers if pair[0] == b"content-length"]
+        response.raw_headers = [*problem_headers(problem), *length]
+        return response
+
+    async def problem_raised(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return respond(request, error)
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        given = (error.headers or {}).items()
+        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given]
+        detail = {404: "There is nothing at this address.", 405: "This address takes another method."}
+        text = detail.get(error.status_code, str(error.detail))
+        return respond(request, Problem(error.status_code, text, headers=headers))
+
+    async def wrong_input(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return respond(request, invalid(error, skip=1))
+
+    async def unexpected(request: Request, _: Exception) -> Response:
+        return respond(request, unknown_error())  # the framework raises it again, and `Edge` logs it
+
+    app.add_exception_handler(Problem, problem_raised)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(RequestValidationError, wrong_input)
+    app.add_exception_handler(Exception, unexpected)

@@ -1,0 +1,212 @@
+"""The service's parts in one place, and a ticket's way through them: clean, tokenize, run, decide, explain.
+
+`routes` (HTTP) calls `Service.answer`; explanations, feedback, drift and the shadow hang themselves in through
+`explainers` and `observers`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from models.decision import Decision, decide
+from models.text import Joined, join
+from models.tokenizer import Encoding
+from service.engine import Engine
+from service.keys import Keys
+from service.logs import Writer
+from service.metrics import Metrics
+from service.problems import Problem, unavailable
+from service.runtime import Runtime
+from service.schema import RouteRequest
+from service.settings import Settings
+
+log = logging.getLogger("larkfield")
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """Everything known about one routed ticket. Observers and explainers get it; they must not change it.
+
+    `stages` maps a stage's name to seconds; `logits` is (teams,).
+    """
+
+    request_id: str
+    ticket: RouteRequest
+    runtime: Runtime
+    joined: Joined
+    encoding: Encoding
+    logits: np.ndarray
+    decision: Decision
+    stages: dict[str, float]
+    explanation: dict[str, Any] | None = None
+    source: str = "route"
+
+    def document(self) -> dict[str, Any]:
+        """The answer as POST /route sends it."""
+        encoding, decision = self.encoding, self.decision
+        document = {
+            "ticket_id": self.ticket.ticket_id,
+            "team": decision.team,
+            "confidence": decision.confidence,
+            "decision": decision.decision,
+            "reasons": decision.reasons,
+            "probabilities": decision.probabilities,
+            "tokens": {
+                "count": len(encoding.ids),
+                "unknown": encoding.unknown,
+                "truncated": encoding.truncated,
+            },
+            "model": {"name": self.runtime.name, "version": self.runtime.version},
+        }
+        if self.explanation is not None:
+            document["explanation"] = self.explanation
+        return document
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+Explainer = Callable[[Answer], dict[str, Any]]
+Observer = Callable[[Answer], None]
+
+
+@dataclass
+class Service:
+    """What one worker holds. `runtime` is None until the first bundle is loaded."""
+
+    settings: Settings
+    metrics: Metrics
+    writer: Writer | None = None
+    runtime: Runtime | None = None
+    previous: Runtime | None = None
+    draining: bool = False
+    explainers: dict[str, Explainer] = field(default_factory=dict)
+    observers: list[Observer] = field(default_factory=list)
+    on_swap: list[Callable[[Runtime], None]] = field(default_factory=list)
+    on_start: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    on_stop: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    on_start: list[Callable[[], None]] = field(default_factory=list)
+    on_stop: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.engine = Engine(self.settings, self.metrics)
+        self.keys = Keys(self.settings.api_keys, self.settings.api_keys_file)
+        self.admin_keys = Keys(self.settings.admin_key, self.settings.admin_key_file)
+        self.in_flight = 0
+
+    @property
+    def ready(self) -> bool:
+        return self.runtime is not None and not self.draining
+
+    def load(self, folder: Path) -> Runtime:
+        """Verify, open and warm a bundle; blocking. BundleError where it is not sound."""
+        return Runtime.load(folder, self.settings)
+
+    def swap(self, runtime: Runtime) -> None:
+        """Answer with this runtime from the next ticket on; those in flight finish on the old one."""
+        self.previous, self.runtime = self.runtime, runtime
+        info = self.metrics.bundle_info
+        if self.previous is not None:
+            info.labels(self.previous.name, self.previous.version, self.previous.provider).set(0)
+        info.labels(runtime.name, runtime.version, runtime.provider).set(1)
+        self.metrics.ready.set(int(self.ready))
+        for hook in self.on_swap:
+            hook(runtime)
+
+    def publish(self) -> None:
+        """Bring the gauges of this worker up to date."""
+        metrics = self.metrics
+        metrics.in_flight.set(self.in_flight)
+        metrics.queue_depth.set(self.engine.depth)
+        metrics.queue_limit.set(self.settings.max_queue)
+        metrics.ready.set(int(self.ready))
+        metrics.memory.set(resident_bytes())
+
+    def drain(self) -> None:
+        """Readiness goes red; requests are still answered."""
+        self.draining = True
+        self.metrics.ready.set(0)
+
+    def loaded(self) -> Runtime:
+        """The runtime that answers; Problem 503 while none is loaded."""
+        if self.runtime is None:
+            raise unavailable("The bundle is being loaded.", self.settings.retry_after_seconds)
+        return self.runtime
+
+    async def answer(
+        self, ticket: RouteRequest, request_id: str, *, began: float, source: str = "route"
+    ) -> Answer:
+        """Route one ticket; `began` (perf_counter seconds) is when its deadline starts to run.
+
+        Problems: 422 for an explanation that is not offered, 503 when full, 504 when late.
+        """
+        runtime = self.loaded()
+        if ticket.explain != "none" and ticket.explain not in self.explainers:
+            raise self._no_such_explanation(ticket.explain)
+        t0 = perf_counter()
+        joined = join(ticket.subject, ticket.text)
+        t1 = perf_counter()
+        encoding = runtime.tokenizer.encode(joined.text)
+        t2 = perf_counter()
+        job = self.engine.submit(runtime, encoding, began + self.settings.deadline_seconds)
+        logits = await job.done
+        t3 = perf_counter()
+        decision = decide(logits, encoding, runtime.config)
+        t4 = perf_counter()
+        stages = {
+            "clean": t1 - t0,
+            "tokenize": t2 - t1,
+            "queue": job.began - job.submitted,
+            "infer": job.ended - job.began,
+            "decide": t4 - t3,
+        }
+        answer = Answer(
+            request_id, ticket, runtime, joined, encoding, logits, decision, stages, source=source
+        )
+        if ticket.explain != "none":
+            await self._explain(answer, began)
+        self._count(answer)
+        return answer
+
+    async def _explain(self, answer: Answer, began: float) -> None:
+        explainer = self.explainers[answer.ticket.explain]
+        deadline = began + self.settings.explain_deadline_seconds
+        t0 = perf_counter()
+        answer.explanation = await self.engine.explain(lambda: explainer(answer), deadline)
+        answer.stages["explain"] = perf_counter() - t0
+
+    def _count(self, answer: Answer) -> None:
+        metrics, decision, encoding = self.metrics, answer.decision, answer.encoding
+        for stage, seconds in answer.stages.items():
+            metrics.stage_seconds.observe(seconds, stage)
+        metrics.predictions.inc(decision.team, decision.decision)
+        metrics.confidence.observe(decision.confidence)
+        count = len(encoding.ids)
+        metrics.ticket_tokens.observe(count)
+        metrics.unknown_ratio.observe(encoding.unknown / count if count else 0.0)
+        for reason in decision.reasons:
+            metrics.review_reasons.inc(reason)
+        for observe in self.observers:
+            try:
+                observe(answer)
+            except Exception:
+                log.exception("an observer failed", extra={"request_id": answer.request_id})
+
+    def _no_such_explanation(self, level: str) -> Problem:
+        offered = ", ".join(["none", *self.explainers])
+        message = f"this level is not offered; offered: {offered}"
+        return Problem(422, f"explain: {message}", errors=[{"field": "explain", "message": message}])

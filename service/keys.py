@@ -1,0 +1,78 @@
+"""API keys: several, compared in constant time, read again when their file changes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from time import monotonic
+
+from pydantic import SecretStr
+
+log = logging.getLogger("larkfield.keys")
+
+_LOOK_SECONDS = 1.0
+
+
+class Keys:
+    """The keys of one kind, from a setting and from a file (one a line; `#` begins a comment)."""
+
+    def __init__(self, setting: SecretStr, file: Path | None) -> None:
+        self._fixed = _digests(setting.get_secret_value().split(","))
+        self._file = file
+        self._from_file: tuple[bytes, ...] = ()
+        self._seen: tuple[int, int, int] | None = None
+        self._looked = -_LOOK_SECONDS
+        if file is not None:
+            self._from_file = _digests(_lines(file))  # a missing file stops the start
+            self._seen = _state(file)
+        self.required = file is not None or bool(self._fixed)
+
+    def admits(self, key: bytes | None) -> bool:
+        """Whether `key` is one of ours; every key is compared, whichever matches."""
+        self._look_again()
+        digest = hashlib.sha256(key or b"").digest()
+        found = False
+        for known in (*self._fixed, *self._from_file):
+            found |= hmac.compare_digest(digest, known)
+        return found and bool(key)
+
+    def _look_again(self) -> None:
+        """Read the file again if it changed; one that cannot be read leaves the keys as they were."""
+        now = monotonic()
+        if self._file is None or now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        try:
+            state = _state(self._file)
+            if state != self._seen:
+                self._from_file = _digests(_lines(self._file))
+                self._seen = state
+                log.info("keys read again", extra={"keys": len(self._from_file)})
+        except OSError as error:
+            log.warning("the keys file cannot be read", extra={"error": error.strerror})
+
+
+def presented(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The key in `Authorization: Bearer …` or `X-API-Key`, of ASGI headers."""
+    for name, value in headers:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].strip()
+        if name == b"x-api-key":
+            return value.strip()
+    return None
+
+
+def _state(file: Path) -> tuple[int, int, int]:
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _lines(file: Path) -> list[str]:
+    return [line.partition("#")[0] for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _digests(keys: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(hashlib.sha256(key.strip().encode()).digest() for key in keys if key.strip())

@@ -1,0 +1,95 @@
+"""Errors as `application/problem+json` (RFC 9457): a status, a sentence, a request id, and nothing of the input."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+CONTENT_TYPE = b"application/problem+json"
+# A field name that a client made up is shown only this far.
+SHOWN_NAME = 64
+
+
+class Problem(Exception):
+    """An error with a status; `detail` and `errors` are shown to the client as they are."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        errors: list[dict[str, str]] | None = None,
+        headers: list[tuple[bytes, bytes]] | None = None,
+        close: bool = False,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.errors = errors
+        self.headers = headers or []
+        self.close = close
+
+    def document(self, request_id: str) -> dict[str, Any]:
+        """The problem as RFC 9457 lays it out."""
+        document: dict[str, Any] = {
+            "type": "about:blank",
+            "title": title(self.status),
+            "status": self.status,
+            "detail": self.detail,
+            "request_id": request_id,
+        }
+        if self.errors is not None:
+            document["errors"] = self.errors
+        return document
+
+    def body(self, request_id: str) -> bytes:
+        """The document as JSON."""
+        return orjson.dumps(self.document(request_id))
+
+
+def title(status: int) -> str:
+    """The standard phrase of a status."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"
+
+
+def unavailable(detail: str, retry_after_seconds: int) -> Problem:
+    """503 with Retry-After."""
+    return Problem(503, detail, headers=[(b"retry-after", b"%d" % retry_after_seconds)])
+
+
+def unknown_error() -> Problem:
+    """500 that says nothing of the cause."""
+    return Problem(500, "Something went wrong here; the log has the request id.")
+
+
+def invalid(error: ValidationError | RequestValidationError, skip: int = 0) -> Problem:
+    """422 that names each wrong field and what was expected, without showing the value.
+
+    `skip` leaves out the first parts of a field's place (FastAPI's begin with "body" or "query").
+    """
+    errors = []
+    for item in error.errors()[:20]:
+        field = ".".join(_shown(part) for part in item["loc"][skip:]) or "body"
+        message = "unknown field" if item["type"] == "extra_forbidden" else _message(item)
+        errors.append({"field": field, "message": message})
+    named = "; ".join(f"{each['field']}: {each['message']}" for each in errors[:5])
+    return Problem(422, f"The request is not as expected. {named}", errors=errors)
+
+
+def _shown(part: int | str) -> str:
+    text = str(part)
+    safe = "".join(c if c.isprintable() else "?" for c in text[:SHOWN_NAME])
+    return safe + ("…" if len(text) > SHOWN_NAME else "")
+
+
+def _message(item: Any) -> str:
+    if item["type"] == "json_invalid":
+        return "not valid JSON"  # the parser's own message may quote the input
+    return str(item["msg"])

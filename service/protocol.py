@@ -1,0 +1,149 @@
+"""HTTP/1.1 on a connection: uvicorn's httptools protocol, with limits for clients that are slow or stop.
+
+Uvicorn itself waits for ever for the rest of a request, for a first byte, and for a client to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.core import Service
+from service.edge import request_id_of
+from service.problems import CONTENT_TYPE, Problem
+
+# Headers larger than this in all are refused.
+_MAX_HEADER_BYTES = 65_536
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection. A request that arrives in one piece, as most do, sets no timer at all."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        service: Service = self.config.loaded_app.state.service
+        self._service = service
+        self._timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._in_headers = True
+        self._in_message = False
+        self._streaming = False
+        self._header_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._service.settings.max_connections:
+            self._service.metrics.refused.inc("connections")
+            self._refuse(
+                Problem(
+                    503,
+                    "Too many connections are open.",
+                    headers=[(b"retry-after", b"%d" % self._service.settings.retry_after_seconds)],
+                )
+            )
+            return
+        self._arm(self._service.settings.header_timeout_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_headers:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self.parser is None or self.transport.is_closing():
+            return
+        if not self._in_message:
+            self._disarm()
+        elif self._in_headers:
+            if self._header_bytes > _MAX_HEADER_BYTES:
+                self._refuse(Problem(431, "The headers are too large."))
+            elif self._timer is None:
+                self._arm(self._service.settings.header_timeout_seconds)
+        elif self._streaming or self._timer is None:
+            self._disarm()
+            self._arm(self._service.settings.body_timeout_seconds)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """A client that only stopped sending still gets its answer; then the connection ends."""
+        if self.cycle is None or self.cycle.response_complete or self._in_message:
+            return None
+        self.cycle.keep_alive = False
+        return True
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_message = self._in_headers = True
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._header_bytes = 0
+        self._disarm()
+        super().on_headers_complete()
+        self._streaming = self.scope["path"] == "/route/stream"
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timer is None:
+            seconds = self._service.settings.write_timeout_seconds
+            self._write_timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Problem(400, msg))
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._too_slow)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        self._service.metrics.refused.inc("slow")
+        if self._in_message and (self.cycle is None or not self.cycle.response_started):
+            self._refuse(Problem(408, "The request took too long to arrive."))
+        else:
+            self.transport.abort() if self._in_message else self.transport.close()
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer a request that never became one, and close."""
+        request_id = request_id_of(None)
+        body = problem.body(request_id)
+        lines = [
+            b"HTTP/1.1 %d %s" % (problem.status, problem.document(request_id)["title"].encode()),
+            b"content-type: " + CONTENT_TYPE,
+            b"content-length: %d" % len(body),
+            b"x-request-id: " + request_id.encode(),
+            b"x-content-type-options: nosniff",
+            b"cache-control: no-store",
+            b"connection: close",
+            *(name + b": " + value for name, value in problem.headers),
+        ]
+        self._service.metrics.requests.inc("other", str(problem.status))
+        self._disarm()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+        self.transport.close()

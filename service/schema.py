@@ -1,0 +1,141 @@
+"""What goes over the wire: requests are strict, unknown fields are errors, and the OpenAPI page shows examples."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
+
+Level = Literal["none", "tokens", "heads", "full"]
+# Limits in characters; the body limit in bytes comes first.
+TicketId = Annotated[str, StringConstraints(max_length=200)]
+Subject = Annotated[str, StringConstraints(max_length=2_000)]
+
+_TICKET = {
+    "ticket_id": "T-1001",
+    "subject": "Billed two times",
+    "text": "My card shows the same order twice. Please send one of the two amounts back.",
+}
+_ANSWER = {
+    "ticket_id": "T-1001",
+    "team": "payment",
+    "confidence": 0.97,
+    "decision": "route",
+    "reasons": [],
+    "probabilities": {
+        "delivery": 0.005,
+        "returns": 0.015,
+        "payment": 0.97,
+        "warranty": 0.004,
+        "account": 0.006,
+    },
+    "tokens": {"count": 21, "unknown": 0, "truncated": False},
+    "model": {"name": "larkfield", "version": "1"},
+}
+
+
+class RouteRequest(BaseModel):
+    """One ticket to route."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [_TICKET]})
+
+    ticket_id: TicketId | None = Field(None, description="Your id; it comes back in the answer.")
+    subject: Subject | None = Field(None, description="The ticket's subject line.")
+    text: str = Field(description="The ticket's text. HTML and quoted replies may stay in.")
+    explain: Level = Field("none", description="How much to say about why.")
+
+
+class TokenCounts(BaseModel):
+    """How the ticket looked to the network."""
+
+    count: int = Field(description="Tokens the network read.")
+    unknown: int = Field(description="Of these, tokens outside the vocabulary.")
+    truncated: bool = Field(description="Whether tokens beyond the limit were left out.")
+
+
+class ModelName(BaseModel):
+    """Which bundle made the answer."""
+
+    name: str
+    version: str
+
+
+class RouteResponse(BaseModel):
+    """Where the ticket goes, how sure that is, and which bundle said so."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_ANSWER]})
+
+    ticket_id: str | None
+    team: str = Field(description="The most probable team.")
+    confidence: float = Field(ge=0, le=1, description="Calibrated probability that this team is right.")
+    decision: Literal["route", "review"] = Field(description="Route it, or let a person look first.")
+    reasons: list[str] = Field(description="Why a person should look; empty for `route`.")
+    probabilities: dict[str, float]
+    tokens: TokenCounts
+    model: ModelName
+    explanation: dict[str, Any] | None = Field(None, description="Only when `explain` asked for one.")
+
+
+class BatchRequest(BaseModel):
+    """Several tickets at once; each is judged on its own."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"examples": [{"tickets": [_TICKET]}]}
+    )
+
+    tickets: list[Any] = Field(description="Objects as POST /route takes them.", min_length=1)
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 writes it."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str | None = None
+    request_id: str
+    errors: list[dict[str, str]] | None = Field(None, description="For 422: field and message, no input.")
+
+
+class BatchResponse(BaseModel):
+    """One result per ticket, in order: an answer, or a problem for this ticket alone."""
+
+    results: list[RouteResponse | Problem]
+    routed: int
+    failed: int
+
+
+class ReloadRequest(BaseModel):
+    """Which bundle to serve from now on."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"examples": [{"bundle": "runs/2026-12"}, {}]}
+    )
+
+    bundle: str | None = Field(None, max_length=4096, description="A folder; left out: the same one again.")
+    previous: bool = Field(False, description="Go back to the bundle that was served before.")
+
+
+class ReloadResponse(BaseModel):
+    """The bundle that answers now, and the one before it."""
+
+    model: ModelName
+    previous: ModelName | None
+    workers: int
+
+
+class Health(BaseModel):
+    """The process is up."""
+
+    status: Literal["ok"]
+
+
+class Readiness(BaseModel):
+    """Whether tickets are answered, by which bundle, on which provider."""
+
+    status: Literal["ready", "loading", "draining"]
+    model: ModelName | None = None
+    provider: str | None = None
+
+
+ROUTE_REQUEST: TypeAdapter[RouteRequest] = TypeAdapter(RouteRequest)

@@ -1,0 +1,116 @@
+"""One worker process: a uvicorn server around the application, and an end at which nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from types import FrameType
+
+import uvicorn
+
+from service.app import Application, create_app
+from service.logs import Writer
+from service.metrics import Metrics
+from service.protocol import Protocol
+from service.settings import Settings
+
+log = logging.getLogger("larkfield.worker")
+
+# Exit status of a worker that cannot serve: another try would fail the same way.
+CANNOT_SERVE = 3
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's server; SIGTERM turns readiness red, waits, and only then closes the door."""
+
+    def __init__(self, config: uvicorn.Config, app: Application, listener: socket.socket) -> None:
+        super().__init__(config)
+        self._service = app.state.service
+        self._listener = listener
+        self.failed = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """First signal: drain. Second: end at once."""
+        if self._service.draining:
+            self.should_exit = True
+            self.force_exit = sig == signal.SIGINT
+            return
+        self._service.drain()
+        log.info("draining", extra={"signal": signal.Signals(sig).name})
+        wait = self._service.settings.drain_seconds if sig == signal.SIGTERM else 0.0
+        asyncio.get_running_loop().call_soon_threadsafe(self._exit_after, wait)
+
+    def _exit_after(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, setattr, self, "should_exit", True)
+
+    def fail(self) -> None:
+        """End because the bundle cannot be served."""
+        self.failed = True
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take in every connection that the kernel has accepted, then end as uvicorn does."""
+        await self._accept_the_rest()
+        await super().shutdown(sockets)
+
+    async def _accept_the_rest(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, OSError):
+                return
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> Protocol:
+        return Protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=None
+        )
+
+
+def serve(settings: Settings, listener: socket.socket, writer: Writer, number: int = 0) -> int:
+    """Serve until a signal comes; returns the exit status."""
+    holder: list[Server] = []
+    app = create_app(
+        settings,
+        metrics=Metrics(settings.metrics_folder, number),
+        writer=writer,
+        on_load_failure=lambda: holder[0].fail(),
+    )
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=settings.keep_alive_seconds,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=settings.shutdown_seconds,  # type: ignore[arg-type]
+        backlog=2048,
+    )
+    server = Server(config, app, listener)
+    holder.append(server)
+    server.run([listener])
+    return CANNOT_SERVE if server.failed else 0
+
+
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket; `shared` lets several sockets of this user listen on the same port."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.bind(address)
+    listener.listen(2048)
+    listener.setblocking(False)
+    return listener
