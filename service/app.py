@@ -115,12 +115,8 @@ def _lifespan(service: Service, on_load_failure: Callable[[], None] | None) -> A
         publishing = asyncio.create_task(_publish(service))
         for start in service.on_start:
             start()
-        for start in service.on_start:
-            await start()
         yield
         loading.cancel()
-        for stop in service.on_stop:
-            await stop()
         publishing.cancel()
         service.engine.close()
         for stop in service.on_stop:

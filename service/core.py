@@ -1,14 +1,14 @@
-"""The service's parts in one place, and a ticket's way through them: clean, tokenize, run, decide, explain.
+"""The service's parts in one place, and a ticket's way through them.
 
-`routes` (HTTP) calls `Service.answer`; explanations, feedback, drift and the shadow hang themselves in through
-`explainers` and `observers`.
+`routes` (HTTP) calls `Service.answer`: clean, tokenize, run, decide, explain. Explanations, feedback, drift
+and the shadow hang themselves in through `explainers` and `observers`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -97,8 +97,6 @@ class Service:
     explainers: dict[str, Explainer] = field(default_factory=dict)
     observers: list[Observer] = field(default_factory=list)
     on_swap: list[Callable[[Runtime], None]] = field(default_factory=list)
-    on_start: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
-    on_stop: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     on_start: list[Callable[[], None]] = field(default_factory=list)
     on_stop: list[Callable[[], None]] = field(default_factory=list)
 

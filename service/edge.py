@@ -65,9 +65,14 @@ def too_large(limit_bytes: int) -> Problem:
     return Problem(413, f"The body is larger than {limit_bytes} bytes.", close=True)
 
 
+def fits(length: bytes, limit_bytes: int) -> bool:
+    """Whether a Content-Length is a number within the limit."""
+    return length.isdigit() and len(length) < 20 and int(length) <= limit_bytes
+
+
 async def read_body(receive: Receive, length: bytes | None, limit_bytes: int) -> bytes:
     """The whole body; Problem 413 as soon as it is known to be too large, 400 when the client left."""
-    if length is not None and (not length.isdigit() or int(length[:20]) > limit_bytes):
+    if length is not None and not fits(length, limit_bytes):
         raise too_large(limit_bytes)
     message = await receive()
     body: bytes = message.get("body", b"")
@@ -186,9 +191,8 @@ class _Limited:
         self._receive = receive
         self._left = limit_bytes
         self._limit = limit_bytes or 0
-        if limit_bytes is not None and length is not None:
-            if not length.isdigit() or int(length[:20]) > limit_bytes:
-                raise too_large(limit_bytes)
+        if limit_bytes is not None and length is not None and not fits(length, limit_bytes):
+            raise too_large(limit_bytes)
 
     async def __call__(self) -> Message:
         message = await self._receive()

@@ -2,8 +2,9 @@
 
 A ticket is put into a bounded queue; as soon as the engine is free it takes what is there, up to a token
 budget, sorts it by length so that little is padding, and runs it. A small batch runs where it is (a hand-off
-to a thread costs about as much as the run); a large one goes to a thread where there is a core for it, so that
-the event loop goes on reading and writing. A long ticket always goes to a thread of its own and blocks nobody.
+to a thread costs about as much as the run); a large one goes to a thread where there is a core for it, so
+that the event loop goes on reading and writing. A long ticket always goes to a thread of its own and blocks
+nobody.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -44,6 +44,10 @@ class Job:
     deadline: float
     began: float = 0.0
     ended: float = 0.0
+
+
+# Each run with its logits (tickets, teams), or with the error that took their place.
+Outcomes = list[tuple[list[Job], object]]
 
 
 @dataclass(slots=True)
@@ -119,7 +123,7 @@ class Engine:
             self._metrics.refused.inc("deadline")
             raise late() from None
 
-    def _explained(self, _: asyncio.Future[object]) -> None:
+    def _explained(self, _: object) -> None:
         self._explaining -= 1
 
     def close(self) -> None:
@@ -171,14 +175,12 @@ class Engine:
         lane.busy = True
         future = lane.pool.submit(run_all, split(jobs))
         loop = asyncio.get_running_loop()
-        future.add_done_callback(partial(loop.call_soon_threadsafe, self._ran, lane, jobs))
+        future.add_done_callback(lambda ran: loop.call_soon_threadsafe(self._ran, lane, jobs, ran))
 
-    def _ran(
-        self, lane: Lane, jobs: list[Job], future: asyncio.Future[list[tuple[list[Job], object]]]
-    ) -> None:
+    def _ran(self, lane: Lane, jobs: list[Job], future: Future[Outcomes]) -> None:
         lane.busy = False
         try:
-            results = future.result()
+            results: Outcomes = future.result()
         except BaseException as error:
             results = [(jobs, error)]
         for run, outcome in results:
@@ -229,7 +231,7 @@ def split(jobs: list[Job]) -> list[list[Job]]:
     return runs
 
 
-def run_all(runs: list[list[Job]]) -> list[tuple[list[Job], object]]:
+def run_all(runs: list[list[Job]]) -> Outcomes:
     """Every run with its logits or its error; called in a thread."""
     return [(run, run_jobs(run)) for run in runs]
 

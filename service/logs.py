@@ -23,7 +23,7 @@ _MOST_LINES = 20_000
 
 
 class Writer:
-    """Collects lines and writes them every tenth of a second, and at the end; drops and counts what is too much."""
+    """Collects lines and writes them every tenth of a second; drops and counts what is too much."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._descriptor = (stream or sys.stderr).fileno()

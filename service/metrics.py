@@ -160,7 +160,7 @@ class Cells:
         return child
 
 
-def _cell(value: Any) -> tuple[memoryview, int]:
+def _cell(value: Any) -> tuple[Any, int]:
     """Where prometheus_client keeps a value: its mapped file as doubles, and the index in them.
 
     The library never writes a value that is only written here, and a file that grows is mapped anew while

@@ -1,22 +1,22 @@
-"""What goes over the wire: requests are strict, unknown fields are errors, and the OpenAPI page shows examples."""
+"""What goes over the wire: requests are strict, unknown fields are errors, OpenAPI shows examples."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, TypeAdapter
 
 Level = Literal["none", "tokens", "heads", "full"]
 # Limits in characters; the body limit in bytes comes first.
 TicketId = Annotated[str, StringConstraints(max_length=200)]
 Subject = Annotated[str, StringConstraints(max_length=2_000)]
 
-_TICKET = {
+_TICKET: dict[str, JsonValue] = {
     "ticket_id": "T-1001",
     "subject": "Billed two times",
     "text": "My card shows the same order twice. Please send one of the two amounts back.",
 }
-_ANSWER = {
+_ANSWER: dict[str, JsonValue] = {
     "ticket_id": "T-1001",
     "team": "payment",
     "confidence": 0.97,
