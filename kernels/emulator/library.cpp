@@ -1,0 +1,24 @@
+// One variant of attention.cu as a library for the CPU: cuda.h, the kernels themselves, and a way in.
+
+#include "cuda.h"
+
+#include KERNEL_SOURCE
+
+static Params emulated_params;
+
+#define RUN(kernel) \
+    if (!strcmp(name, #kernel)) \
+        return emulator::run([] { kernel(emulated_params); }, blocks, threads, emulator::Order(order), seed)
+
+extern "C" const char* emulate(const char* name, const Params* params, int blocks, int threads, int order, uint64_t seed,
+                               const emulator::Array* arrays, int array_count) {
+    emulated_params = *params;
+    emulator::arrays = arrays;
+    emulator::array_count = array_count;
+    RUN(attention_forward);
+    RUN(attention_backward_q);
+    RUN(attention_backward_kv);
+    return "no such kernel";
+}
+
+extern "C" size_t emulator_params_bytes() { return sizeof(Params); }

@@ -1,0 +1,251 @@
+"""The host's half of attention.cu: what it supports, the shape of each launch, its parameters and its outputs.
+
+`forward` and `backward` do the same for every device that can `empty` and `launch`: the GPU (kernels/gpu.py) and the
+tests' emulator (kernels/emulator).
+"""
+
+import ctypes
+import dataclasses
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+TYPES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+}
+HEAD_SIZES = (8, 16, 32, 64, 128)
+MAX_WARPS = 4  # as MAX_THREADS in attention.cu
+MAX_BLOCKS = 2**31 - 1
+
+
+class Rows(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p)] + [(name, ctypes.c_int64) for name in ("batch", "head", "row")]
+
+
+MATRICES = ("q", "k", "v", "out", "out_grad", "q_grad", "k_grad", "v_grad")
+
+
+class Params(ctypes.Structure):
+    """`struct Params` of attention.cu, byte for byte."""
+
+    _fields_ = (
+        [(name, Rows) for name in MATRICES]
+        + [("mask", ctypes.c_void_p)]
+        + [(f"mask_{axis}", ctypes.c_int64) for axis in ("batch", "head", "query", "key")]
+        + [
+            (name, ctypes.c_void_p)
+            for name in ("key_lengths", "log_sum_exp", "delta", "weights", "weights_grad")
+        ]
+        + [("scale", ctypes.c_double)]
+        + [(name, ctypes.c_int32) for name in ("heads", "n", "m", "causal")]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What attention.cu is compiled for."""
+
+    type: str
+    d_k: int
+    d_v: int
+    rows: int  # rows that one thread works on
+
+    def macros(self) -> list[tuple[str, str]]:
+        names = {"TYPE": self.type, "D_K": self.d_k, "D_V": self.d_v, "ROWS": self.rows}
+        return [(name, str(value)) for name, value in names.items()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One kernel launch: the entry's name in attention.cu, the compiled variant, and the grid."""
+
+    kernel: str
+    variant: Variant
+    blocks: int
+    threads: int
+
+
+class Device(Protocol):
+    """Where kernels run."""
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
+
+    def launch(self, launch: Launch, params: Params) -> None: ...
+
+
+def accumulate_type(dtype: torch.dtype) -> torch.dtype:
+    """The type that sums, the mask and the log-sum-exp have."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def refuse_unsupported(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise ValueError, with the list of what is supported, for types and sizes that attention.cu cannot take."""
+    d_k, d_v = q.shape[-1], v.shape[-1]
+    if q.dtype not in TYPES or d_k not in HEAD_SIZES or d_v not in HEAD_SIZES:
+        raise ValueError(
+            f"the attention kernel got type {q.dtype}, d_k = {d_k} and d_v = {d_v}. It takes "
+            f"{', '.join(str(dtype) for dtype in TYPES)}; d_k and d_v of {', '.join(map(str, HEAD_SIZES))}, "
+            "also different ones. Pad the last dimension with zeros up to one of these, or use the CPU."
+        )
+    largest = max(q.shape[-2], k.shape[-2])
+    if largest >= 2**30:
+        raise ValueError(f"the attention kernel takes up to 2**30 queries and keys, got {largest}")
+
+
+def plan(kernel: str, dtype: torch.dtype, heads: int, length: int, d_k: int, d_v: int) -> Launch:
+    """The launch for `heads` (batch times heads) matrices of `length` owned rows.
+
+    Short rows get one row a thread, so that a warp is full at 32 rows; long ones up to four (backward: two), so that
+    every number read from shared memory is used four times. float64 has registers for one.
+    """
+    lanes = max(1, max(d_k, d_v) // 16)
+    rows_per_warp = 32 // lanes
+    most = 1 if dtype == torch.float64 else 4
+    rows = min(most, 1 if length <= rows_per_warp else 2 if length <= 2 * rows_per_warp else 4)
+    used_rows = rows if kernel == "attention_forward" else min(rows, 2)
+    warps = min(MAX_WARPS, math.ceil(length / (rows_per_warp * used_rows)))
+    blocks = heads * math.ceil(length / (rows_per_warp * used_rows * warps))
+    if blocks > MAX_BLOCKS:
+        raise ValueError(f"{heads} heads of {length} rows need {blocks} blocks, a launch takes {MAX_BLOCKS}")
+    return Launch(kernel, Variant(TYPES[dtype], d_k, d_v, rows), blocks, 32 * warps)
+
+
+def readable(x: Tensor) -> Tensor:
+    """`x` itself if the kernel can read it through its strides (rows contiguous, 16-byte aligned), else a copy."""
+    unit = 16 // x.element_size()
+    strides = [stride for size, stride in zip(x.shape[:-1], x.stride(), strict=False) if size > 1]
+    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(stride % unit == 0 for stride in strides):
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def heads_last(device: Device, batch: int, heads: int, length: int, d: int, dtype: torch.dtype) -> Tensor:
+    """(batch, heads, length, d), in memory (batch, length, heads, d): merging the heads then costs nothing."""
+    return device.empty((batch, length, heads, d), dtype).transpose(1, 2)
+
+
+def _rows(x: Tensor) -> Rows:
+    return Rows(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2))
+
+
+def _params(
+    matrices: dict[str, Tensor],
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    causal: bool,
+    pointers: dict[str, Tensor | None],
+) -> Params:
+    q, k = matrices["q"], matrices["k"]
+    params = Params(
+        scale=1.0 / math.sqrt(q.shape[-1]),
+        heads=q.shape[1],
+        n=q.shape[2],
+        m=k.shape[2],
+        causal=causal,
+        **{name: _rows(matrix) for name, matrix in matrices.items()},
+    )
+    if mask is not None:
+        params.mask = mask.data_ptr()
+        params.mask_batch, params.mask_head, params.mask_query, params.mask_key = mask.stride()
+    if key_lengths is not None:
+        params.key_lengths = key_lengths.data_ptr()
+    for name, tensor in pointers.items():
+        if tensor is not None:
+            setattr(params, name, tensor.data_ptr())
+    return params
+
+
+def _prepared(
+    q: Tensor, k: Tensor, mask: Tensor | None, key_lengths: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """The mask in the kernel's type with its full shape through strides of 0, and the key lengths as int32."""
+    if mask is not None:
+        mask = mask.to(accumulate_type(q.dtype)).expand(*q.shape[:3], k.shape[2])
+    if key_lengths is not None:
+        key_lengths = key_lengths.to(torch.int32).contiguous()
+    return mask, key_lengths
+
+
+def forward(
+    device: Device,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    causal: bool,
+    return_weights: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (output, log-sum-exp (batch, heads, n), weights) for q (batch, heads, n, d_k) and so on.
+
+    `mask` broadcasts to (batch, heads, n, m). The log-sum-exp of a row that reads nothing is +inf (so that the
+    backward pass finds weights of 0); the weights are empty unless asked for.
+    """
+    refuse_unsupported(q, k, v)
+    (batch, heads, n, d_k), m, d_v = q.shape, k.shape[2], v.shape[3]
+    out = heads_last(device, batch, heads, n, d_v, q.dtype)
+    log_sum_exp = device.empty((batch, heads, n), accumulate_type(q.dtype))
+    weights = device.empty((batch, heads, n, m) if return_weights else (0,), q.dtype)
+    if batch * heads * n == 0:
+        return out, log_sum_exp, weights
+    q, k, v = readable(q), readable(k), readable(v)
+    mask, key_lengths = _prepared(q, k, mask, key_lengths)
+    params = _params(
+        {"q": q, "k": k, "v": v, "out": out},
+        mask,
+        key_lengths,
+        causal,
+        {"log_sum_exp": log_sum_exp, "weights": weights if return_weights else None},
+    )
+    device.launch(plan("attention_forward", q.dtype, batch * heads, n, d_k, d_v), params)
+    return out, log_sum_exp, weights
+
+
+def backward(
+    device: Device,
+    out_grad: Tensor,
+    weights_grad: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    log_sum_exp: Tensor,
+    weights: Tensor,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v, from what `forward` took and returned.
+
+    `weights_grad` is the gradient of the weights where they were asked for and used, else None.
+    """
+    (batch, heads, n, d_k), m, d_v = q.shape, k.shape[2], v.shape[3]
+    q_grad = heads_last(device, batch, heads, n, d_k, q.dtype)
+    k_grad = heads_last(device, batch, heads, m, d_k, q.dtype)
+    v_grad = heads_last(device, batch, heads, m, d_v, q.dtype)
+    delta = device.empty((batch, heads, n), accumulate_type(q.dtype))
+    q, k, v, out, out_grad = (readable(x) for x in (q, k, v, out, out_grad))
+    mask, key_lengths = _prepared(q, k, mask, key_lengths)
+    weights_grad = None if weights_grad is None else weights_grad.contiguous()
+    params = _params(
+        dict(zip(MATRICES, (q, k, v, out, out_grad, q_grad, k_grad, v_grad), strict=True)),
+        mask,
+        key_lengths,
+        causal,
+        {
+            "log_sum_exp": log_sum_exp,
+            "delta": delta,
+            "weights": None if weights_grad is None else weights,
+            "weights_grad": weights_grad,
+        },
+    )
+    if batch * heads * n > 0:
+        device.launch(plan("attention_backward_q", q.dtype, batch * heads, n, d_k, d_v), params)
+    if batch * heads * m > 0:
+        device.launch(plan("attention_backward_kv", q.dtype, batch * heads, m, d_k, d_v), params)
+    return q_grad, k_grad, v_grad
