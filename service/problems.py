@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457): a status, a sentence, a request id; nothing of the input."""
+"""Errors as `application/problem+json` (RFC 9457): status, sentence, request id; nothing of the input."""
 
 from __future__ import annotations
 

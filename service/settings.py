@@ -21,148 +21,128 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="LARKFIELD_", frozen=True, extra="ignore")
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    workers: int = Field(default=1, ge=1, le=256, description="Worker processes; one per core is right.")
-    bundle: Path = Field(
-        default=SHIPPED_BUNDLE, description="Folder of the bundle to serve.", validate_default=True
-    )
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    workers: int = Field(1, ge=1, le=256, description="Worker processes; one per core is right.")
+    bundle: Path = Field(SHIPPED_BUNDLE, description="Folder of the bundle to serve.", validate_default=True)
     bundle_watch_seconds: float = Field(
-        default=0,
+        0,
         ge=0,
         description="Look this often whether the bundle's folder changed, and reload; 0 = never.",
     )
     provider: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto",
+        "auto",
         description="Where the graph runs; auto = CUDA where a device is, with the CPU behind it.",
     )
 
     api_keys: SecretStr = Field(
-        default=SecretStr(""), description="Keys that may call /route, comma separated; empty = no key asked."
+        SecretStr(""), description="Keys that may call /route, comma separated; empty = no key asked."
     )
     api_keys_file: Path | None = Field(
-        default=None, description="File with one API key a line; read again when it changes, so keys rotate."
+        None, description="File with one API key a line; read again when it changes, so keys rotate."
     )
     admin_key: SecretStr = Field(
-        default=SecretStr(""), description="Key of POST /admin/reload; empty = the endpoint is closed."
+        SecretStr(""), description="Key of POST /admin/reload; empty = the endpoint is closed."
     )
-    admin_key_file: Path | None = Field(
-        default=None, description="File with the admin key; read again on change."
-    )
+    admin_key_file: Path | None = Field(None, description="File with the admin key; read again on change.")
     allow_no_keys: bool = Field(
-        default=False, description="Serve without API keys on an address that others can reach."
+        False, description="Serve without API keys on an address that others can reach."
     )
-    metrics_need_key: bool = Field(default=False, description="Ask for an API key on /metrics too.")
-    cors_origins: str = Field(default="", description="Origins that browsers may call from, comma separated.")
+    metrics_need_key: bool = Field(False, description="Ask for an API key on /metrics too.")
+    cors_origins: str = Field("", description="Origins that browsers may call from, comma separated.")
 
     max_body_bytes: int = Field(
-        default=262_144, ge=1024, description="Largest request body; beyond it 413, before it is read whole."
+        262_144, ge=1024, description="Largest request body; beyond it 413, before it is read whole."
     )
-    max_batch_tickets: int = Field(default=256, ge=1, description="Most tickets in one POST /route/batch.")
-    max_batch_body_bytes: int = Field(
-        default=8_388_608, ge=1024, description="Largest body of POST /route/batch."
-    )
-    max_connections: int = Field(
-        default=4096, ge=1, description="Open connections per worker; beyond it 503."
-    )
+    max_batch_tickets: int = Field(256, ge=1, description="Most tickets in one POST /route/batch.")
+    max_batch_body_bytes: int = Field(8_388_608, ge=1024, description="Largest body of POST /route/batch.")
+    max_connections: int = Field(4096, ge=1, description="Open connections per worker; beyond it 503.")
     max_queue: int = Field(
-        default=128, ge=1, description="Tickets that may wait for the engine, per worker; beyond it 503."
+        128, ge=1, description="Tickets that may wait for the engine, per worker; beyond it 503."
     )
     max_explanations: int = Field(
-        default=4, ge=1, description="Explanations waiting or running, per worker; beyond it 503."
+        4, ge=1, description="Explanations waiting or running, per worker; beyond it 503."
     )
     deadline_seconds: float = Field(
-        default=2.0, gt=0, description="A ticket not answered by then gets 504 and leaves the queue."
+        2.0, gt=0, description="A ticket not answered by then gets 504 and leaves the queue."
     )
-    explain_deadline_seconds: float = Field(default=10.0, gt=0, description="The same for an explanation.")
-    retry_after_seconds: int = Field(default=1, ge=1, description="Retry-After of a 503.")
+    explain_deadline_seconds: float = Field(10.0, gt=0, description="The same for an explanation.")
+    retry_after_seconds: int = Field(1, ge=1, description="Retry-After of a 503.")
 
     batch_tokens: int = Field(
-        default=0,
+        0,
         ge=0,
         description="Padded tokens in one run of the graph; 0 = 512 on a CPU, 65536 on a GPU.",
     )
     batch_tickets: int = Field(
-        default=0, ge=0, description="Tickets in one run of the graph; 0 = 16 on a CPU, 512 on a GPU."
+        0, ge=0, description="Tickets in one run of the graph; 0 = 16 on a CPU, 512 on a GPU."
     )
     inline_tokens: int = Field(
-        default=256, ge=0, description="Batches up to this many padded tokens run without a thread hand-off."
+        256, ge=0, description="Batches up to this many padded tokens run without a thread hand-off."
     )
     handoff: Literal["auto", "always", "never"] = Field(
-        default="auto",
+        "auto",
         description="Hand larger batches to a thread; auto = when there are more cores than workers.",
     )
-    intra_op_threads: int = Field(default=1, ge=1, description="Threads inside one run of the graph.")
+    intra_op_threads: int = Field(1, ge=1, description="Threads inside one run of the graph.")
 
-    header_timeout_seconds: float = Field(default=10.0, gt=0, description="Time to send a request's headers.")
+    header_timeout_seconds: float = Field(10.0, gt=0, description="Time to send a request's headers.")
     body_timeout_seconds: float = Field(
-        default=30.0, gt=0, description="Time to send a body (on /route/stream: the longest pause within it)."
+        30.0, gt=0, description="Time to send a body (on /route/stream: the longest pause within it)."
     )
     write_timeout_seconds: float = Field(
-        default=30.0, gt=0, description="A client that reads nothing for this long is cut off."
+        30.0, gt=0, description="A client that reads nothing for this long is cut off."
     )
-    keep_alive_seconds: float = Field(
-        default=65.0, gt=0, description="Idle time before a connection is closed."
-    )
+    keep_alive_seconds: float = Field(65.0, gt=0, description="Idle time before a connection is closed.")
     drain_seconds: float = Field(
-        default=1.0,
+        1.0,
         ge=0,
         description="After SIGTERM: time with readiness red before connections are refused.",
     )
-    shutdown_seconds: float = Field(
-        default=20.0, gt=0, description="Longest wait for requests in flight at the end."
-    )
+    shutdown_seconds: float = Field(20.0, gt=0, description="Longest wait for requests in flight at the end.")
 
     feedback_url: str = Field(
-        default="",
+        "",
         validate_default=True,
         description="Database of decisions and feedback: sqlite:///… or postgresql://…; off = none. "
         "Default: feedback.db in the user's state folder (~/.local/state/larkfield).",
     )
     feedback_retention_days: float = Field(
-        default=365, gt=0, description="Decisions and feedback older than this are deleted."
+        365, gt=0, description="Decisions and feedback older than this are deleted."
     )
     feedback_most_decisions: int = Field(
-        default=1_000_000, ge=1000, description="Newest decisions that are kept, whatever their age."
+        1_000_000, ge=1000, description="Newest decisions that are kept, whatever their age."
     )
     feedback_store_text: bool = Field(
-        default=False, description="Also keep the text of tickets, so that feedback can be trained on."
+        False, description="Also keep the text of tickets, so that feedback can be trained on."
     )
-    feedback_text_days: float = Field(
-        default=30, gt=0, description="Kept text is deleted after this many days."
-    )
+    feedback_text_days: float = Field(30, gt=0, description="Kept text is deleted after this many days.")
     drift_window: int = Field(
-        default=2000,
+        2000,
         ge=10,
         description="Drift and accuracy are over this many newest tickets of the served version.",
     )
-    drift_least: int = Field(
-        default=200, ge=1, description="With fewer tickets than this there is no figure."
-    )
-    drift_seconds: float = Field(default=15.0, gt=0, description="Time between two measurements of drift.")
+    drift_least: int = Field(200, ge=1, description="With fewer tickets than this there is no figure.")
+    drift_seconds: float = Field(15.0, gt=0, description="Time between two measurements of drift.")
     shadow_bundle: Path | None = Field(
-        default=None, description="A second bundle that is compared on live tickets and answers nobody."
+        None, description="A second bundle that is compared on live tickets and answers nobody."
     )
-    shadow_sample: float = Field(
-        default=1.0, ge=0, le=1, description="Share of tickets that the shadow sees."
-    )
+    shadow_sample: float = Field(1.0, ge=0, le=1, description="Share of tickets that the shadow sees.")
 
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least level logged."
-    )
-    log_requests: bool = Field(
-        default=True, description="One JSON line per request, without any ticket text."
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level logged.")
+    log_requests: bool = Field(True, description="One JSON line per request, without any ticket text.")
     metrics_folder: Path | None = Field(
-        default=None, description="Where workers share their metrics; empty = a temporary folder."
+        None, description="Where workers share their metrics; empty = a temporary folder."
     )
-    tracing: bool = Field(default=False, description="OpenTelemetry traces; needs the extra `tracing`.")
+    tracing: bool = Field(False, description="OpenTelemetry traces; needs the extra `tracing`.")
 
     @field_validator("feedback_url")
     @classmethod
     def _database(cls, value: str) -> str:
         if value == "off":
             return ""
+        if value and not value.startswith(("sqlite:///", "postgresql://")):
+            raise ValueError("must be sqlite:///…, postgresql://… or off")
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
         return value or f"sqlite:///{state / 'larkfield' / 'feedback.db'}"
 
