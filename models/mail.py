@@ -1,0 +1,469 @@
+"""What mail wraps around a request: markup, quoted replies, signatures. Found here as edits to a text.
+
+An edit is (start, end, replacement). Each function looks at one wrapping, gives its edits in order and
+without overlaps, and leaves to its caller whether what remains is enough. A text of n characters takes
+O(n) time whatever is in it: patterns are possessive or bounded, and a search for a closing mark that
+failed once is not tried again.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+Edit = tuple[int, int, str]  # put the string in the place of text[start:end]
+
+_WORD = re.compile(r"[^\W\d_]{2,}+")
+
+
+def has_words(text: str, fewest: int) -> bool:
+    """Whether a text has that many words of at least two letters."""
+    if fewest == 0:
+        return True
+    return any(number >= fewest for number, _ in enumerate(_WORD.finditer(text), start=1))
+
+
+# ------------------------------------------------------------------------------------------------- HTML
+
+_KNOWN_TAG = re.compile(
+    r"<!doctype html|</?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|form|h[1-6]|head|hr"
+    r"|html|i|img|li|meta|o:p|ol|p|pre|s|small|span|strike|strong|style|sub|sup|table|tbody|td|th|title|tr|u|ul)"
+    r"(?=[\s/>])[^<>]*+>",
+    re.IGNORECASE,
+)
+_TAG = re.compile(
+    r"<(?:(?P<comment>!--)"
+    r"|[!?][^<>]*+>"
+    r"|(?P<close>/?)(?P<name>[a-z][a-z0-9]*+(?::[a-z0-9]++)?+)(?=[\s/>])"
+    r"(?P<attributes>(?:[^<>\"']++|\"[^\"<]*+\"|'[^'<]*+'|[\"'])*+)>)",
+    re.IGNORECASE,
+)
+_BLOCK = re.compile(
+    "address|article|aside|blockquote|body|br|center|dd|div|dl|dt|footer|form|h[1-6]|header|hr|html|li|main|ol|p|pre"
+    "|section|table|tbody|tfoot|thead|tr|ul"
+)
+_CELL = re.compile("td|th|option|button")
+_NOT_TEXT = re.compile("head|script|style|svg|template|title")
+_QUOTE_CLASS = re.compile(
+    r"\b(?:gmail_quote|gmail_signature|yahoo_quoted|moz-cite-prefix|moz-signature|protonmail_quote"
+    r"|protonmail_signature_block|OutlookMessageHeader|ms-outlook-mobile-signature|AppleMailSignature|zmail_extra)\b"
+    r"|\bid=[\"']?(?:Signature|x_Signature|divRplyFwdMsg)\b|\btype=[\"']?cite\b",
+    re.IGNORECASE,
+)
+_REST_IS_QUOTE = re.compile(
+    r"\bid=[\"']?(?:x_)?(?:divRplyFwdMsg|appendonsend|mail-editor-reference-message)", re.IGNORECASE
+)
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
+
+
+def drop_markup(text: str) -> list[Edit]:
+    """HTML as a reader sees it: tags away, blocks and breaks on lines of their own."""
+    return _markup_edits(text, quotes=False)
+
+
+def drop_markup_and_quotes(text: str) -> list[Edit]:
+    """`drop_markup`, and also what mail programs mark up as a quoted message or a signature."""
+    return _markup_edits(text, quotes=True)
+
+
+def drop_escaped_markup(text: str) -> list[Edit]:
+    """Markup that was sent as text (&lt;p&gt;) and stands there as tags once entities are decoded."""
+    return drop_markup(text)
+
+
+def decode_entities(text: str) -> list[Edit]:
+    """&amp;, &#8217; and the like as the characters they stand for."""
+    decoded = ((match, html.unescape(match[0])) for match in _ENTITY.finditer(text))
+    return [(match.start(), match.end(), character) for match, character in decoded if character != match[0]]
+
+
+def _markup_edits(text: str, quotes: bool) -> list[Edit]:
+    if not _KNOWN_TAG.search(text):
+        return []
+    edits = list(_tag_edits(text, quotes))
+    if any(replacement == "\n" for _, _, replacement in edits):
+        edits = list(_with_newlines_as_spaces(text, edits))
+    return edits
+
+
+def _tag_edits(text: str, quotes: bool) -> Iterator[Edit]:
+    """Each tag, and each element that is not text or is a quote, with what stands in its place."""
+    end_of = _Finder(text)
+    position = 0
+    while match := _TAG.search(text, position):
+        name, start, position = (match["name"] or "").lower(), match.start(), match.end()
+        if match["comment"]:
+            closing = end_of("-->", position)
+            if closing is None:
+                continue
+            position = closing
+        elif not match["close"] and _NOT_TEXT.fullmatch(name):
+            position = end_of(f"</{name}", position) or position
+        elif quotes and not match["close"] and _REST_IS_QUOTE.search(match["attributes"] or ""):
+            position = len(text)
+        elif quotes and not match["close"] and _QUOTE_CLASS.search(match["attributes"] or ""):
+            position = _end_of_element(text, name, position)
+        yield start, position, _instead_of(name)
+
+
+def _instead_of(name: str) -> str:
+    return "\n" if _BLOCK.fullmatch(name) else " " if _CELL.fullmatch(name) else ""
+
+
+class _Finder:
+    """Find marks from a moving position; one that is not there any more is not looked for again."""
+
+    def __init__(self, text: str) -> None:
+        self.lowered = text.lower() if len(text.lower()) == len(text) else text
+        self.absent: set[str] = set()
+
+    def __call__(self, mark: str, position: int) -> int | None:
+        """Where the mark, and the tag that it begins, ends."""
+        if mark in self.absent:
+            return None
+        found = self.lowered.find(mark, position)
+        if found < 0:
+            self.absent.add(mark)
+            return None
+        if mark == "-->":
+            return found + len(mark)
+        closing = self.lowered.find(">", found)
+        return closing + 1 if closing >= 0 else len(self.lowered)
+
+
+def _end_of_element(text: str, name: str, position: int) -> int:
+    """Where the element that was opened before `position` closes; the end of the text if it does not."""
+    depth = 1
+    while depth and (match := _TAG.search(text, position)):
+        position = match.end()
+        if (match["name"] or "").lower() == name:
+            depth += -1 if match["close"] else 0 if match["attributes"].endswith("/") else 1
+    return len(text) if depth else position
+
+
+def _with_newlines_as_spaces(text: str, edits: list[Edit]) -> Iterator[Edit]:
+    """In HTML with blocks, a line break in the source is a space."""
+    at = 0
+    for edit in [*edits, (len(text), len(text), "")]:
+        for match in _NEWLINE.finditer(text, at, edit[0]):
+            yield match.start(), match.end(), " "
+        if edit[1] > edit[0]:
+            yield edit
+        at = edit[1]
+
+
+_NEWLINE = re.compile(r"\r?\n|\r")
+
+# ----------------------------------------------------------------------------------------------- quotes
+
+_QUOTED_LINE = re.compile(r"^[ \t]{0,3}>[^\n]*+\n?", re.MULTILINE)
+_QUOTE_MARK = re.compile(r"^[ \t]{0,3}>[> \t]*+", re.MULTILINE)
+# "On Tue, 3 Mar 2026 at 10:15, Anna <anna@example.com> wrote:", over one to three lines.
+_ATTRIBUTION = re.compile(
+    r"^[ \t]*+(?:On|Le|Am|El|Il|Op|Em|Den|Dne|W dniu)\b[^\n]{0,250}?(?:\n[^\n]{1,250}?){0,2}?"
+    r"\b(?:wrote|a écrit|schrieb[^\n:]{0,80}|escribió|ha scritto|schreef[^\n:]{0,80}|escreveu|skrev"
+    r"[^\n:]{0,80}|napsala?|napisała?)[ \t\xa0]*:[ \t]*$\n?",
+    re.MULTILINE,
+)
+_WHEN_OR_WHO = re.compile(r"\d{4}|\d[:.h]\d\d|@")
+_ORIGINAL = re.compile(
+    r"^[ \t]*+(?:-{2,}[ \t]*(?:Original (?:Message|Appointment)|Message (?:d'origine|original|transféré)"
+    r"|Ursprüngliche Nachricht|Weitergeleitete Nachricht|Mensaje (?:original|reenviado)|Messaggio originale"
+    r"|Oorspronkelijk bericht|Mensagem original|Forwarded message)[ \t]*-{2,}"
+    r"|Begin forwarded message:|Début du message (?:réexpédié|transféré) ?:"
+    r"|Anfang der weitergeleiteten Nachricht:)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_FROM = re.compile(r"^[ \t]*+\*?(?:From|De|Von|Da|Van|Från|Fra)[ \xa0]?:\*?[^\n]*$", re.MULTILINE)
+_HEADER = re.compile(
+    r"[ \t]*+\*?(?P<name>Sent|Date|To|Cc|Bcc|Subject|Reply-To|Importance|Envoyé|À|Objet|Répondre à|Gesendet"
+    r"|Datum|An|Betreff|Enviado(?: el)?|Fecha|Para|Asunto|Inviato|Data|A|Oggetto|Verzonden|Aan|Onderwerp"
+    r"|Assunto)[ \xa0]?:\*?"
+)
+_SUBJECT = frozenset(("Subject", "Objet", "Betreff", "Asunto", "Oggetto", "Onderwerp", "Assunto"))
+_RULE = re.compile(r"[_-]{5,}+\s*+\Z")
+
+
+def drop_quotes(text: str) -> list[Edit]:
+    """Quoted lines, the line that says whom they quote, and all below the headers of another message."""
+    pieces = [(match.start(), match.end()) for match in _QUOTED_LINE.finditer(text)]
+    for match in _ATTRIBUTION.finditer(text):
+        if _WHEN_OR_WHO.search(match[0]):
+            followed_by_marks = text[match.end() : match.end() + 200].lstrip().startswith(">")
+            pieces.append((match.start(), match.end() if followed_by_marks else len(text)))
+    top = 0
+    if original := _ORIGINAL.search(text):
+        top = 0 if has_words(text[: original.start()], 1) else original.end()
+        pieces.append((original.start(), top or len(text)))
+    for start, below, subject in _header_blocks(text):
+        if has_words(text[top:start], 1):
+            pieces.append((_before_rule(text, start), len(text)))
+            break
+        pieces += [(start, subject[0]), (subject[1], below)] if subject else [(start, below)]
+    return _cuts(pieces)
+
+
+def drop_quote_marks(text: str) -> list[Edit]:
+    """Only the marks before quoted lines: for a ticket that is little else than a quote."""
+    return _cuts([match.span() for match in _QUOTE_MARK.finditer(text)])
+
+
+def _header_blocks(text: str) -> Iterator[tuple[int, int, tuple[int, int] | None]]:
+    """From: with two more header lines in the next five: (start, end, where the subject's words stand)."""
+    for match in _FROM.finditer(text):
+        subject, headers, at = None, 0, match.end() + 1
+        for _ in range(5):
+            line_end = text.find("\n", at, at + 2000)
+            header = _HEADER.match(text, at)
+            if not header:
+                break
+            headers += 1
+            end = len(text) if line_end < 0 else line_end
+            if header["name"] in _SUBJECT:
+                subject = (header.end(), end)
+            at = end + 1
+        if headers >= 2:
+            yield match.start(), min(at, len(text)), subject
+
+
+def _before_rule(text: str, start: int) -> int:
+    """Outlook draws a line of underscores above the headers of the message it quotes."""
+    rule = _RULE.search(text, max(0, start - 200), start)
+    return rule.start() if rule else start
+
+
+def _cuts(pieces: list[tuple[int, int]]) -> list[Edit]:
+    """Pieces in any order, perhaps overlapping, as edits that drop them."""
+    edits: list[Edit] = []
+    for start, end in sorted(pieces):
+        if edits and start <= edits[-1][1]:
+            edits[-1] = (edits[-1][0], max(end, edits[-1][1]), "")
+        elif end > start:
+            edits.append((start, end, ""))
+    return edits
+
+
+# ------------------------------------------------------------------------------------------- signatures
+
+_LONGEST_SIGNATURE = 1500
+_DASHES = re.compile(r"^--[ \t]*$", re.MULTILINE)
+_DEVICE = re.compile(
+    r"^[ \t]*(?:Sent (?:from|via) (?:my|the|mail|outlook|yahoo|samsung|an? )|Get Outlook for"
+    r"|Envoyé (?:de|depuis) mon|Envoyé à partir|Télécharger Outlook|Von meinem [^\n]{1,40} gesendet"
+    r"|Gesendet von|Enviado (?:desde mi|do meu)|Inviato da|Verzonden vanaf)[^\n]{0,120}$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_DISCLAIMER = re.compile(
+    r"^[ \t*]*(?:confidentiality notice|disclaimer\b"
+    r"|(?:this|the information (?:contained )?in this) (?:e-?mail|message|communication)\b"
+    r"(?=[^\n]{0,400}\b(?:confidential|intended|privileged))|please consider the environment"
+    r"|ce (?:message|courriel)\b(?=[^\n]{0,400}\bconfidentiel)|diese e-?mail (?=[^\n]{0,400}\bvertraulich))",
+    re.MULTILINE | re.IGNORECASE,
+)
+_IMAGE = re.compile(r"\[(?:cid|image):[^\]\n]{1,200}\]|<mailto:[^>\n]{1,200}>", re.IGNORECASE)
+_SIGN_OFF = re.compile(
+    r"^[ \t]*(?:(?:with )?(?:(?:best|kind|kindest|warm|warmest|many|all the) )?(?:regards|wishes|thanks|best)"
+    r"|thank you|thanks (?:again|in advance|so much)|cheers|(?:yours )?(?:sincerely|faithfully|truly)"
+    r"|respectfully|(?:bien )?cordialement|salutations(?: distinguées)?|bien à vous|merci(?: d'avance)?|mfg"
+    r"|mit (?:freundlichen|besten) grüßen|(?:freundliche|viele|beste) grüße|saludos(?: cordiales)?|un saludo"
+    r"|atentamente|(?:cordiali|distinti) saluti|met vriendelijke groet(?:en)?|atenciosamente)"
+    r"[ \t]?[,.!]*[ \t]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_CONTACT = re.compile(
+    r"@|\||www\.|https?:|\+?\d[\d ()./-]{6,}|\b(?:tel|phone|mobile|fax|manager|director|officer|head of"
+    r"|department|dept|ltd|limited|inc|llc|gmbh|sarl|team|assistant|coordinator|specialist|engineer|consultant|office)\b",
+    re.IGNORECASE,
+)
+_SPOKEN = re.compile(
+    r"\?|^\s*p\.?\s?s\b|\b(?:i|i'm|i've|my|me|please|you|we|je|mon|ma|vous|ich|mein|sie)\b", re.IGNORECASE
+)
+
+
+def drop_device_lines(text: str) -> list[Edit]:
+    """ "Sent from my phone" and the places of inline images."""
+    return _cuts([match.span() for pattern in (_DEVICE, _IMAGE) for match in pattern.finditer(text)])
+
+
+def drop_signature(text: str) -> list[Edit]:
+    """Disclaimers, and what stands below "-- " or, if it gives contact details, below a sign-off and a name.
+
+    A line that speaks to the reader ("PS: could you also ...?") stays, and so does a name alone.
+    """
+    end = disclaimer.start() if (disclaimer := _DISCLAIMER.search(text)) else len(text)
+    pieces = [(end, len(text))]
+    tail = max(0, end - _LONGEST_SIGNATURE)
+    if dashes := _DASHES.search(text, tail, end):
+        pieces += [dashes.span(), *_unspoken(_lines(text, dashes.end(), end))]
+    sign_offs = list(_SIGN_OFF.finditer(text, tail, end))
+    if sign_offs and has_words(text[: sign_offs[-1].start()], 5):
+        below = _lines(text, sign_offs[-1].end(), end)
+        if any(_CONTACT.search(line[0]) for line in below):
+            pieces += _unspoken(below[1:])
+    return _cuts(pieces)
+
+
+def _lines(text: str, start: int, end: int) -> list[re.Match[str]]:
+    return [line for line in _LINE.finditer(text, start, end) if line[0].strip()]
+
+
+def _unspoken(lines: list[re.Match[str]]) -> list[tuple[int, int]]:
+    return [line.span() for line in lines if not _SPOKEN.search(line[0])]
+
+
+_LINE = re.compile(r"^[ \t]{0,3}>[^\n]*+\n?", re.MULTILINE)
+_QUOTE_MARK = re.compile(r"^[ \t]{0,3}>[> \t]*+", re.MULTILINE)
+# "On Tue, 3 Mar 2026 at 10:15, Anna <anna@example.com> wrote:", over one to three lines.
+_ATTRIBUTION = re.compile(
+    r"^[ \t]*+(?:On|Le|Am|El|Il|Op|Em|Den|Dne|W dniu)\b[^\n]{0,250}?(?:\n[^\n]{1,250}?){0,2}?"
+    r"\b(?:wrote|a écrit|schrieb[^\n:]{0,80}|escribió|ha scritto|schreef[^\n:]{0,80}|escreveu|skrev"
+    r"[^\n:]{0,80}|napsala?|napisała?)[ \t\xa0]*:[ \t]*$\n?",
+    re.MULTILINE,
+)
+_WHEN_OR_WHO = re.compile(r"\d{4}|\d[:.h]\d\d|@")
+_ORIGINAL = re.compile(
+    r"^[ \t]*+(?:-{2,}[ \t]*(?:Original (?:Message|Appointment)|Message (?:d'origine|original|transféré)"
+    r"|Ursprüngliche Nachricht|Weitergeleitete Nachricht|Mensaje (?:original|reenviado)|Messaggio originale"
+    r"|Oorspronkelijk bericht|Mensagem original|Forwarded message)[ \t]*-{2,}"
+    r"|Begin forwarded message:|Début du message (?:réexpédié|transféré) ?:"
+    r"|Anfang der weitergeleiteten Nachricht:)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_FROM = re.compile(r"^[ \t]*+\*?(?:From|De|Von|Da|Van|Från|Fra)[ \xa0]?:\*?[^\n]*$", re.MULTILINE)
+_HEADER = re.compile(
+    r"[ \t]*+\*?(?P<name>Sent|Date|To|Cc|Bcc|Subject|Reply-To|Importance|Envoyé|À|Objet|Répondre à|Gesendet"
+    r"|Datum|An|Betreff|Enviado(?: el)?|Fecha|Para|Asunto|Inviato|Data|A|Oggetto|Verzonden|Aan|Onderwerp"
+    r"|Assunto)[ \xa0]?:\*?"
+)
+_SUBJECT = frozenset(("Subject", "Objet", "Betreff", "Asunto", "Oggetto", "Onderwerp", "Assunto"))
+_RULE = re.compile(r"[_-]{5,}+\s*+\Z")
+
+
+def drop_quotes(text: str) -> list[Edit]:
+    """Quoted lines, the line that says whom they quote, and all below the headers of another message."""
+    pieces = [(match.start(), match.end()) for match in _QUOTED_LINE.finditer(text)]
+    for match in _ATTRIBUTION.finditer(text):
+        if _WHEN_OR_WHO.search(match[0]):
+            followed_by_marks = text[match.end() : match.end() + 200].lstrip().startswith(">")
+            pieces.append((match.start(), match.end() if followed_by_marks else len(text)))
+    top = 0
+    if original := _ORIGINAL.search(text):
+        top = 0 if has_words(text[: original.start()], 1) else original.end()
+        pieces.append((original.start(), top or len(text)))
+    for start, below, subject in _header_blocks(text):
+        if has_words(text[top:start], 1):
+            pieces.append((_before_rule(text, start), len(text)))
+            break
+        pieces += [(start, subject[0]), (subject[1], below)] if subject else [(start, below)]
+    return _cuts(pieces)
+
+
+def drop_quote_marks(text: str) -> list[Edit]:
+    """Only the marks before quoted lines: for a ticket that is little else than a quote."""
+    return _cuts([match.span() for match in _QUOTE_MARK.finditer(text)])
+
+
+def _header_blocks(text: str) -> Iterator[tuple[int, int, tuple[int, int] | None]]:
+    """From: with two more header lines in the next five: (start, end, where the subject's words stand)."""
+    for match in _FROM.finditer(text):
+        subject, headers, at = None, 0, match.end() + 1
+        for _ in range(5):
+            line_end = text.find("\n", at, at + 2000)
+            header = _HEADER.match(text, at)
+            if not header:
+                break
+            headers += 1
+            end = len(text) if line_end < 0 else line_end
+            if header["name"] in _SUBJECT:
+                subject = (header.end(), end)
+            at = end + 1
+        if headers >= 2:
+            yield match.start(), min(at, len(text)), subject
+
+
+def _before_rule(text: str, start: int) -> int:
+    """Outlook draws a line of underscores above the headers of the message it quotes."""
+    rule = _RULE.search(text, max(0, start - 200), start)
+    return rule.start() if rule else start
+
+
+def _cuts(pieces: list[tuple[int, int]]) -> list[Edit]:
+    """Pieces in any order, perhaps overlapping, as edits that drop them."""
+    edits: list[Edit] = []
+    for start, end in sorted(pieces):
+        if edits and start <= edits[-1][1]:
+            edits[-1] = (edits[-1][0], max(end, edits[-1][1]), "")
+        elif end > start:
+            edits.append((start, end, ""))
+    return edits
+
+
+# ------------------------------------------------------------------------------------------- signatures
+
+_LONGEST_SIGNATURE = 1500
+_DASHES = re.compile(r"^--[ \t]*$", re.MULTILINE)
+_DEVICE = re.compile(
+    r"^[ \t]*(?:Sent (?:from|via) (?:my|the|mail|outlook|yahoo|samsung|an? )|Get Outlook for"
+    r"|Envoyé (?:de|depuis) mon|Envoyé à partir|Télécharger Outlook|Von meinem [^\n]{1,40} gesendet"
+    r"|Gesendet von|Enviado (?:desde mi|do meu)|Inviato da|Verzonden vanaf)[^\n]{0,120}$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_DISCLAIMER = re.compile(
+    r"^[ \t*]*(?:confidentiality notice|disclaimer\b"
+    r"|(?:this|the information (?:contained )?in this) (?:e-?mail|message|communication)\b"
+    r"(?=[^\n]{0,400}\b(?:confidential|intended|privileged))|please consider the environment"
+    r"|ce (?:message|courriel)\b(?=[^\n]{0,400}\bconfidentiel)|diese e-?mail (?=[^\n]{0,400}\bvertraulich))",
+    re.MULTILINE | re.IGNORECASE,
+)
+_IMAGE = re.compile(r"\[(?:cid|image):[^\]\n]{1,200}\]|<mailto:[^>\n]{1,200}>", re.IGNORECASE)
+_SIGN_OFF = re.compile(
+    r"^[ \t]*(?:(?:with )?(?:(?:best|kind|kindest|warm|warmest|many|all the) )?(?:regards|wishes|thanks|best)"
+    r"|thank you|thanks (?:again|in advance|so much)|cheers|(?:yours )?(?:sincerely|faithfully|truly)"
+    r"|respectfully|(?:bien )?cordialement|salutations(?: distinguées)?|bien à vous|merci(?: d'avance)?|mfg"
+    r"|mit (?:freundlichen|besten) grüßen|(?:freundliche|viele|beste) grüße|saludos(?: cordiales)?|un saludo"
+    r"|atentamente|(?:cordiali|distinti) saluti|met vriendelijke groet(?:en)?|atenciosamente)"
+    r"[ \t]?[,.!]*[ \t]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_CONTACT = re.compile(
+    r"@|\||www\.|https?:|\+?\d[\d ()./-]{6,}|\b(?:tel|phone|mobile|fax|manager|director|officer|head of"
+    r"|department|dept|ltd|limited|inc|llc|gmbh|sarl|team|assistant|coordinator|specialist|engineer|consultant|office)\b",
+    re.IGNORECASE,
+)
+_SPOKEN = re.compile(
+    r"\?|^\s*p\.?\s?s\b|\b(?:i|i'm|i've|my|me|please|you|we|je|mon|ma|vous|ich|mein|sie)\b", re.IGNORECASE
+)
+
+
+def drop_signature(text: str) -> list[Edit]:
+    """Contact details below a sign-off, "-- " and what follows, device lines, disclaimers, inline images."""
+    pieces = [match.span() for match in _DEVICE.finditer(text)]
+    pieces += [match.span() for match in _IMAGE.finditer(text)]
+    tail = max(0, len(text) - _LONGEST_SIGNATURE)
+    if match := _DASHES.search(text, tail):
+        pieces.append((match.start(), len(text)))
+    if match := _DISCLAIMER.search(text):
+        pieces.append((match.start(), len(text)))
+    end = min((start for start, stop in pieces if stop == len(text)), default=len(text))
+    pieces += _contact_lines(text[:end], tail)
+    return _cuts(pieces)
+
+
+def _contact_lines(text: str, tail: int) -> list[tuple[int, int]]:
+    """Lines below the last sign-off and the name under it, if any of them is a contact detail.
+
+    What speaks to the reader ("PS: could you also ...?") stays, and so does a sign-off with a name alone.
+    """
+    sign_offs = list(_SIGN_OFF.finditer(text, tail))
+    if not sign_offs or not has_words(text[: sign_offs[-1].start()], 5):
+        return []
+    match = sign_offs[-1]
+    below = [line for line in _LINE.finditer(text, match.end()) if line[0].strip()]
+    rest = [line for line in below[1:] if not _SPOKEN.search(line[0])]
+    if not any(_CONTACT.search(line[0]) for line in below):
+        return []
+    return [line.span() for line in rest]
+
+
+_LINE = re.compile(r"[^\n]++\n?")
