@@ -32,19 +32,24 @@ help:  ## list the commands
 # ------------------------------------------------------------------ setting up
 $(PY):
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed, this is %d.%d: name another one with PYTHON=" % sys.version_info[:2]'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
 
 # A stamp says what is installed; what serving needs is a part of everything.
+PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt
+
 $(VENV)/.serving: pyproject.toml constraints.txt | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@echo "Installing what serving needs into $(VENV) (about 550 MB, once)"
+	@$(PIP_INSTALL) -e .
 	@touch $@
 
 $(VENV)/.everything: pyproject.toml constraints.txt | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@echo "Installing everything that the tests need into $(VENV) (some GB, once)"
+	@$(PIP_INSTALL) -e '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.serving
 
 $(VENV)/.training: pyproject.toml constraints.txt | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,distill]'
+	@echo "Installing what training needs into $(VENV) (some GB, once)"
+	@$(PIP_INSTALL) -e '.[train,distill]'
 	@touch $@ $(VENV)/.serving
 
 .PHONY: packages
