@@ -30,12 +30,11 @@ def binned(values: Sequence[float]) -> dict[str, list[float]]:
     numbers = np.asarray(values, dtype=float)
     deciles = np.quantile(numbers, np.linspace(0, 1, MOST_BINS + 1)[1:-1], method="inverted_cdf")
     smallest = numbers.min()
-    edges = np.unique(deciles[deciles > smallest])
-    if not len(edges):
+    edges = [float(edge) for edge in np.unique(deciles[deciles > smallest])]
+    if not edges:
         larger = numbers[numbers > smallest]
-        edges = [larger.min() if len(larger) else np.nextafter(smallest, np.inf)]
-    inner = [float(edge) for edge in edges]
-    return {"edges": inner, "shares": shares(values, inner)}
+        edges = [float(larger.min() if len(larger) else np.nextafter(smallest, np.inf))]
+    return {"edges": edges, "shares": shares(values, edges)}
 
 
 def reference(

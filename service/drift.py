@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from models.reference import shares
-from service.records import Store, StoreUnavailable
+from service.decisions import StoreUnavailable
 
 if TYPE_CHECKING:
     from prometheus_client import Gauge
 
     from service.app import Application
     from service.core import Service
+    from service.records import Store
     from service.runtime import Runtime
 
 log = logging.getLogger("larkfield.drift")
@@ -126,20 +127,19 @@ def measure(store: Store, version: str, reference: Mapping[str, Any], window: in
 
 def install(app: Application, service: Service) -> None:
     """Measure the served bundle every few seconds, where there is a feedback database to measure from."""
-    store: Store | None = app.state.store
+    store: Callable[[], Store] | None = app.state.store
     if store is None:
         return
     watch = Watch(service, store)
     service.on_start.append(watch.start)
     service.on_swap.append(watch.promise)
-    # Before the store is closed.
-    service.on_stop.insert(0, watch.stop)
+    service.on_stop.append(watch.stop)
 
 
 class Watch:
     """A thread that measures every few seconds and keeps the database within its limits."""
 
-    def __init__(self, service: Service, store: Store) -> None:
+    def __init__(self, service: Service, store: Callable[[], Store]) -> None:
         self.service = service
         self.store = store
         self._define(partial(service.metrics.gauge, across="livemostrecent"))
@@ -164,9 +164,10 @@ class Watch:
         if runtime is None:
             return
         settings = self.service.settings
-        self.store.match_late()
+        store = self.store()
+        store.match_late()
         found = measure(
-            self.store,
+            store,
             runtime.version,
             runtime.config.reference,
             settings.drift_window,
@@ -202,7 +203,7 @@ class Watch:
             try:
                 self.look()
                 if time.monotonic() - pruned_at > PRUNE_EVERY_SECONDS:
-                    self.store.prune(
+                    self.store().prune(
                         keep_days=settings.feedback_retention_days,
                         text_days=settings.feedback_text_days,
                         most_decisions=settings.feedback_most_decisions,

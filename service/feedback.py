@@ -15,7 +15,7 @@ import argparse
 import csv
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
@@ -23,17 +23,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from service.records import Decided, DecisionLog, Store, StoreUnavailable
+from service.decisions import Decided, DecisionLog, StoreUnavailable, opener
 
 if TYPE_CHECKING:
     from service.app import Application
     from service.core import Answer, Service
+    from service.records import Store
 
 log = logging.getLogger("larkfield.feedback")
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-_GIVEN = {"ticket_id": "T-1001", "team": "payment"}
-_TAKEN = {
+_GIVEN: Any = {"ticket_id": "T-1001", "team": "payment"}
+_TAKEN: Any = {
     "status": "created",
     "ticket_id": "T-1001",
     "request_id": "5f0c9b1e2d3a4c5600000017",
@@ -75,7 +76,7 @@ class FeedbackResponse(BaseModel):
 def install(app: Application, service: Service) -> None:
     """Add POST /feedback and the decision log; nothing when LARKFIELD_FEEDBACK_URL is empty."""
     settings = service.settings
-    app.state.store = store = Store(settings.feedback_url) if settings.feedback_url else None
+    app.state.store = store = opener(settings.feedback_url) if settings.feedback_url else None
     if store is None:
         return
     counter = service.metrics.counter
@@ -102,11 +103,11 @@ def install(app: Application, service: Service) -> None:
 
     service.observers.append(remember)
     service.on_start.append(decisions.start)
-    service.on_stop += [decisions.stop, store.close]
+    service.on_stop.append(decisions.stop)
     _add_endpoint(app, service, store, failures.inc)
 
 
-def _add_endpoint(app: Application, service: Service, store: Store, failed: Any) -> None:
+def _add_endpoint(app: Application, service: Service, store: Callable[[], Store], failed: Any) -> None:
     from service.problems import Problem, unavailable
     from service.routes import _problems
 
@@ -127,7 +128,7 @@ def _add_endpoint(app: Application, service: Service, store: Store, failed: Any)
             message = "must be one of: " + ", ".join(teams)
             raise Problem(422, f"team {message}", errors=[{"field": "team", "message": message}])
         try:
-            receipt = store.give(body.team, ticket_id=body.ticket_id, request_id=body.request_id)
+            receipt = store().give(body.team, ticket_id=body.ticket_id, request_id=body.request_id)
         except StoreUnavailable as error:
             failed()
             log.error("feedback was not stored", extra={"reason": str(error)})
@@ -181,11 +182,10 @@ def merged(base: Iterable[dict[str, str]], fresh: Iterable[dict[str, str]]) -> I
 
 def export(chosen: argparse.Namespace) -> int:
     """Write the CSV and print what went into it."""
-    url = chosen.url
-    if url is None:
-        from service.settings import Settings
+    from service.records import Store
+    from service.settings import Settings
 
-        url = Settings().feedback_url
+    url = chosen.url or Settings().feedback_url
     if not url:
         raise ValueError("feedback is switched off: set LARKFIELD_FEEDBACK_URL or name a database with --url")
     texts = texts_by_id(chosen.tickets, chosen.id_column, chosen.text_column) if chosen.tickets else {}

@@ -2,9 +2,8 @@
 
 SQLite by default, PostgreSQL by URL, one code path through SQLAlchemy. Two tables:
 
-- `decisions`: one row per routed ticket, written behind the answer by `DecisionLog`. It survives restarts,
-  is shared by all workers (and, on PostgreSQL, by all replicas), and may lose the last fraction of a second
-  when a process is killed: the price of never slowing an answer.
+- `decisions`: one row per routed ticket, written behind the answer (`service.decisions`). It survives
+  restarts and is shared by all workers and, on PostgreSQL, by all replicas.
 - `feedback`: one row per ticket, written before `POST /feedback` is acknowledged. SQLite runs with a
   write-ahead log and synchronous=FULL, PostgreSQL with its own default (synchronous_commit=on), so what was
   acknowledged survives kill -9 and, on hardware that tells the truth about flushes, a power cut.
@@ -14,11 +13,9 @@ Ticket text is stored only where a setting allows it, and only for as long as a 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +26,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-log = logging.getLogger("larkfield.records")
+from service.decisions import Decided, StoreUnavailable
 
 LOCK_WAIT_SECONDS = 2.0
 ID_LENGTH = 200
@@ -69,25 +66,6 @@ feedback = sa.Table(
     sa.Column("received_at", sa.Double, nullable=False, index=True),
     sa.Index("feedback_version_received_at", "version", "received_at"),
 )
-
-
-class StoreUnavailable(RuntimeError):
-    """The database cannot be used now; the message says why, without paths, addresses or values."""
-
-
-class Decided(NamedTuple):
-    """One routed ticket, as it is remembered."""
-
-    request_id: str
-    ticket_id: str | None
-    predicted: str
-    decision: str
-    confidence: float
-    version: str
-    tokens: int
-    unknown: int
-    decided_at: float
-    text: str | None = None
 
 
 class Receipt(NamedTuple):
@@ -134,9 +112,12 @@ def connect(url: str) -> Engine:
         parsed = parsed.set(drivername="postgresql+psycopg")
         limits = f"-c lock_timeout={LOCK_WAIT_SECONDS:.0f}s -c statement_timeout=10s"
         arguments: dict[str, Any] = {"connect_timeout": 3, "options": limits}
-        return sa.create_engine(
-            parsed, connect_args=arguments, pool_pre_ping=True, pool_timeout=5, hide_parameters=True
-        )
+        try:
+            return sa.create_engine(
+                parsed, connect_args=arguments, pool_pre_ping=True, pool_timeout=5, hide_parameters=True
+            )
+        except ModuleNotFoundError:
+            raise StoreUnavailable("PostgreSQL needs the extra `postgres` (psycopg)") from None
     if dialect != "sqlite":
         raise ValueError(f"the feedback database must be sqlite or postgresql, not {dialect!r}")
     # Threads of one process queue here, in order; SQLite's own waiting for a lock is a lottery.
@@ -338,76 +319,6 @@ class Store:
                     sa.delete(feedback).where(feedback.c.received_at < now - keep_days * 86400)
                 ).rowcount,
             }
-
-
-class DecisionLog:
-    """Remembers decisions behind the answers: `record` appends to a list in memory, a thread writes it out.
-
-    Bounded: when the database cannot keep up or is away, up to `most_waiting` decisions wait, further ones
-    are counted as dropped, and routing never notices. At most `write_every` seconds are lost on kill -9.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        most_waiting: int = 20_000,
-        write_every: float = 0.25,
-        on_dropped: Callable[[int], None] = lambda count: None,
-        on_failure: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.store = store
-        self.waiting: deque[Decided] = deque()
-        self.most_waiting = most_waiting
-        self.write_every = write_every
-        self.on_dropped = on_dropped
-        self.on_failure = on_failure
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
-
-    def record(self, decided: Decided) -> None:
-        """Remember one decision; costs well under a microsecond and never waits."""
-        if len(self.waiting) >= self.most_waiting:
-            self.on_dropped(1)
-            return
-        self.waiting.append(decided)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Write what waits and end the thread; gives up after a few seconds when the database is away."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
-
-    def flush(self) -> None:
-        """Write everything that waits. StoreUnavailable: the rest stays in line."""
-        while batch := [self.waiting.popleft() for _ in range(min(200, len(self.waiting)))]:
-            try:
-                self.store.remember(batch)
-            except StoreUnavailable:
-                self.waiting.extendleft(reversed(batch))
-                raise
-
-    def _run(self) -> None:
-        failing = False
-        while True:
-            stopping = self._stop.wait(2.0 if failing else self.write_every)
-            try:
-                self.flush()
-                if failing:
-                    log.warning("decisions are written again")
-                failing = False
-            except StoreUnavailable as error:
-                self.on_failure()
-                if not failing:
-                    log.error("decisions cannot be written: %s; routing goes on", error)
-                failing = True
-            if stopping:
-                if self.waiting:
-                    self.on_dropped(len(self.waiting))
-                return
 
 
 def rows_in(store: Store, tables: Iterable[sa.Table] = (decisions, feedback)) -> dict[str, int]:

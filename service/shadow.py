@@ -42,7 +42,7 @@ def install(app: Application, service: Service) -> None:
     shadow = Shadow(service)
     service.observers.append(shadow.observe)
     service.on_start.append(shadow.start)
-    service.on_stop.insert(0, shadow.stop)
+    service.on_stop.append(shadow.stop)
 
 
 class Shadow:

@@ -23,11 +23,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from service.decisions import Decided, DecisionLog, StoreUnavailable
 from service.records import (
-    Decided,
-    DecisionLog,
     Store,
-    StoreUnavailable,
     connect,
     decisions,
     feedback,
@@ -263,7 +261,8 @@ def test_a_locked_file_is_an_error_that_says_so(sqlite_store: Store) -> None:
 
 FILL = """
 import resource, signal, sys
-from service.records import Store, StoreUnavailable
+from service.records import Store
+from service.decisions import StoreUnavailable
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = Store(sys.argv[1])
 store.give("payment", ticket_id="T-0")
@@ -322,7 +321,7 @@ def test_other_databases_are_refused_by_name() -> None:
 
 
 def test_the_log_writes_behind_and_stop_writes_the_rest(store: Store) -> None:
-    log = DecisionLog(store, write_every=0.02)
+    log = DecisionLog(lambda: store, write_every=0.02)
     log.start()
     for number in range(500):
         log.record(decided(number))
@@ -340,7 +339,11 @@ def test_the_log_is_bounded_and_goes_on_after_a_lock(sqlite_store: Store) -> Non
     dropped: list[int] = []
     failed = threading.Event()
     log = DecisionLog(
-        sqlite_store, most_waiting=100, write_every=0.02, on_dropped=dropped.append, on_failure=failed.set
+        lambda: sqlite_store,
+        most_waiting=100,
+        write_every=0.02,
+        on_dropped=dropped.append,
+        on_failure=failed.set,
     )
     other = sqlite3.connect(str(sqlite_store.engine.url.database), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
