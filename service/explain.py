@@ -1,0 +1,373 @@
+"""Why a ticket went where it went: three levels, from the words that moved the decision to every weight.
+
+- `tokens`: how much each word adds to the log-odds of the chosen team against the runner-up, and the fewest
+  words found without which another team wins.
+- `heads`: where each attention head looked. Not a reason: a head may look at what changes nothing.
+- `full`: the same with all attention weights.
+
+The words' effects come from the graph's own optional output (`training.effects_graph`), chosen over
+leave-one-out, integrated gradients and attention by `service.faithfulness`. A bundle without that output is
+explained by leaving out one stretch of words at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.text import join
+from service.runtime import Runtime, pad
+from service.words import Word, cut, token_words, words_of
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from service.core import Answer, Service
+
+# The fewest words are looked for among sets of at most this many words.
+MOST_WORDS = 8
+# Sets are tried exhaustively while that takes no more than this many tokens in all; this bounds the time.
+TRIED_TOKENS = 1200
+# A bundle without effects: this many ablated tickets at most.
+MOST_ABLATIONS = 16
+STRONGEST_PAIRS = 5
+
+
+# --------------------------------------------------------------------------------------------- tokens
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The chosen team against the one that came second; `log_odds` is calibrated."""
+
+    team: int
+    runner_up: int
+    log_odds: float
+    weights: np.ndarray  # (1, teams): logits @ weights = log-odds
+
+
+def contrast_of(logits: np.ndarray, temperature: float) -> Contrast:
+    """First and second of logits (teams,); ties go to the earlier team, as everywhere."""
+    team, runner_up = (int(i) for i in np.argsort(-logits, kind="stable")[:2])
+    weights = np.zeros((1, len(logits)), np.float32)
+    weights[0, team], weights[0, runner_up] = 1 / temperature, -1 / temperature
+    return Contrast(team, runner_up, float(logits[team] - logits[runner_up]) / temperature, weights)
+
+
+def tokens(answer: Answer) -> dict[str, Any]:
+    """The `tokens` level for one routed ticket."""
+    runtime, config = answer.runtime, answer.runtime.config
+    contrast = contrast_of(answer.logits, config.temperature)
+    words = words_of(answer.joined, answer.encoding)
+    effects, method = token_effects(runtime, answer.encoding.ids, words, contrast)
+    by_word = [float(sum(effects[token] for token in word.tokens)) for word in words]
+    change = SmallestChange(answer, words, by_word, contrast).find()
+    return {
+        "level": "tokens",
+        "method": method,
+        "team": config.teams[contrast.team],
+        "runner_up": config.teams[contrast.runner_up],
+        "log_odds": round(contrast.log_odds, 4),
+        "words": [
+            {"field": word.field, "start": word.start, "end": word.end, "effect": round(effect, 4)}
+            for word, effect in zip(words, by_word, strict=True)
+        ],
+        "rest": round(contrast.log_odds - sum(by_word), 4),
+        "smallest_change": change,
+    }
+
+
+def token_effects(
+    runtime: Runtime, ids: Sequence[int], words: Sequence[Word], contrast: Contrast
+) -> tuple[np.ndarray, str]:
+    """Each token's effect on the log-odds (tokens,), and the name of the method."""
+    if not ids:
+        return np.zeros(0), "decomposition"
+    if has_effects(runtime):
+        return graph_effects(runtime, ids, contrast)[1], "decomposition"
+    return ablation_effects(runtime, ids, words, contrast), "leave_one_out"
+
+
+def has_effects(runtime: Runtime) -> bool:
+    """Whether the bundle's graph can split its logits among the tokens."""
+    return any(output.name == "effects" for output in runtime.session.get_outputs())
+
+
+def graph_effects(runtime: Runtime, ids: Sequence[int], contrast: Contrast) -> tuple[np.ndarray, np.ndarray]:
+    """Logits (teams,) and the graph's own effects (tokens,) of one ticket."""
+    feed = {"input_ids": np.array([ids], np.int64), "contrast": contrast.weights}
+    logits, effects = runtime.session.run(["logits", "effects"], feed)
+    return logits[0], effects[0]
+
+
+def ablation_effects(
+    runtime: Runtime, ids: Sequence[int], words: Sequence[Word], contrast: Contrast
+) -> np.ndarray:
+    """Leave out one word at a time, or one stretch of neighbours where there are too many words."""
+    if not words:
+        return np.zeros(len(ids))
+    stretches = np.array_split(np.arange(len(words)), min(len(words), MOST_ABLATIONS))
+    groups = [[token for word in stretch for token in words[word].tokens] for stretch in stretches]
+    logits = runtime.run(pad([without(ids, group) for group in groups]))
+    falls = contrast.log_odds - logits @ contrast.weights[0]
+    effects = np.zeros(len(ids))
+    for group, fall in zip(groups, falls, strict=True):
+        effects[group] = fall / len(group)
+    return effects
+
+
+def without(ids: Sequence[int], tokens: Iterable[int]) -> list[int]:
+    """The ids that stay when some tokens go."""
+    gone = set(tokens)
+    return [each for place, each in enumerate(ids) if place not in gone]
+
+
+class SmallestChange:
+    """The fewest words without which another team wins.
+
+    All sets of one word, then of two, are tried where the ticket is short enough. Beyond that the word with
+    the largest effect goes, effects are found again, and so on; then words that were not needed come back.
+    What is reported was checked by routing the ticket as it was sent without these words.
+    """
+
+    def __init__(
+        self, answer: Answer, words: Sequence[Word], effects: Sequence[float], contrast: Contrast
+    ) -> None:
+        self.answer = answer
+        self.runtime = answer.runtime
+        self.words = words
+        self.effects = effects
+        self.contrast = contrast
+        self.ids = answer.encoding.ids
+        if answer.encoding.truncated:  # what was cut off moves up when words go
+            library = self.runtime.tokenizer.library
+            self.ids = library.encode(answer.joined.text, add_special_tokens=False).ids
+        self.candidates = [number for number, word in enumerate(words) if word.wordy]
+
+    def find(self) -> dict[str, Any]:
+        """{words, team, limit, exhaustive}: no words and no team where none was found."""
+        found, exhaustive = self._every_small_set()
+        if found is None and not exhaustive:
+            found = self._greedily()
+        team = None if found is None else self.runtime.config.teams[found[1]]
+        return {
+            "words": [] if found is None else sorted(found[0]),
+            "team": team,
+            "limit": min(MOST_WORDS, len(self.candidates)),
+            "exhaustive": exhaustive,
+        }
+
+    def _every_small_set(self) -> tuple[tuple[tuple[int, ...], int] | None, bool]:
+        """The first set that works, smallest first, and whether no smaller set was left untried."""
+        spent = 0
+        for size in range(1, min(MOST_WORDS, len(self.candidates)) + 1):
+            sets = list(itertools.islice(itertools.combinations(self.candidates, size), TRIED_TOKENS))
+            spent += len(sets) * len(self.ids)
+            if spent > TRIED_TOKENS:
+                return None, False
+            sets.sort(key=lambda chosen: -sum(self.effects[number] for number in chosen))
+            winners = self._winners(sets)
+            for chosen, winner in zip(sets, winners, strict=True):
+                if winner != self.contrast.team and (confirmed := self._confirm(chosen)) is not None:
+                    return (chosen, confirmed), True
+        return None, True
+
+    def _greedily(self) -> tuple[tuple[int, ...], int] | None:
+        gone: list[int] = []
+        effects = dict(enumerate(self.effects))
+        while len(gone) < min(MOST_WORDS, len(self.candidates)):
+            left = [number for number in self.candidates if number not in gone]
+            strongest = max(left, key=lambda number: effects[number])
+            if effects[strongest] <= 0:
+                return None
+            gone.append(strongest)
+            winner, effects = self._without(gone, effects)
+            if winner != self.contrast.team and (confirmed := self._confirm(gone)) is not None:
+                return self._give_back(tuple(gone), confirmed)
+        return None
+
+    def _without(self, gone: Sequence[int], effects: dict[int, float]) -> tuple[int, dict[int, float]]:
+        """Winner of the ticket without these words, and the other words' effects there."""
+        ids = self._left(gone)
+        if not ids:
+            return int(self._winners([tuple(gone)])[0]), effects
+        if not has_effects(self.runtime):
+            return int(np.argmax(self.runtime.run(pad([ids]))[0])), effects
+        logits, by_token = graph_effects(self.runtime, ids, self.contrast)
+        stays = iter(by_token)
+        lost = {token for number in gone for token in self.words[number].tokens}
+        here = {token: next(stays, 0.0) for token in range(len(self.ids)) if token not in lost}
+        again = {
+            number: float(sum(here.get(token, 0.0) for token in word.tokens))
+            for number, word in enumerate(self.words)
+        }
+        return int(np.argmax(logits)), again
+
+    def _give_back(self, chosen: tuple[int, ...], winner: int) -> tuple[tuple[int, ...], int]:
+        """Put words back one at a time while another team still wins."""
+        while len(chosen) > 1:
+            smaller = [chosen[:i] + chosen[i + 1 :] for i in range(len(chosen))]
+            for fewer, wins in zip(smaller, self._winners(smaller), strict=True):
+                if wins != self.contrast.team and (confirmed := self._confirm(fewer)) is not None:
+                    chosen, winner = fewer, confirmed
+                    break
+            else:
+                break
+        return chosen, winner
+
+    def _left(self, gone: Sequence[int]) -> list[int]:
+        lost = [token for number in gone for token in self.words[number].tokens]
+        return without(self.ids, lost)[: self.runtime.config.max_tokens]
+
+    def _winners(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """The winning team of the ticket without each set of words."""
+        winners: np.ndarray = self.runtime.run(pad([self._left(chosen) for chosen in sets])).argmax(axis=1)
+        return winners
+
+    def _confirm(self, chosen: Sequence[int]) -> int | None:
+        """Route the ticket as sent without these words: the team that wins, or None if it is the same."""
+        ticket = self.answer.ticket
+        words = [self.words[number] for number in chosen]
+        joined = join(cut("subject", ticket.subject, words), cut("text", ticket.text, words) or "")
+        ids = self.runtime.tokenizer.encode(joined.text).ids
+        winner = int(np.argmax(self.runtime.run(pad([ids]))[0]))
+        return None if winner == self.contrast.team else winner
+
+
+# ---------------------------------------------------------------------------------------------- heads
+
+
+def heads(answer: Answer) -> dict[str, Any]:
+    """The `heads` level: what each head did on this ticket, in numbers and in words."""
+    return _heads(answer, _attention(answer))
+
+
+def full(answer: Answer) -> dict[str, Any]:
+    """The `full` level: `heads`, and every weight."""
+    weights = _attention(answer)
+    return _heads(answer, weights) | {"level": "full", "weights": encode_weights(weights)}
+
+
+def _attention(answer: Answer) -> np.ndarray:
+    """Attention weights (blocks, heads, tokens, tokens) of one ticket."""
+    count = answer.encoding.count
+    weights: np.ndarray = answer.runtime.attention(pad([answer.encoding.ids]))[1][0]
+    return weights[:, :, :count, :count]
+
+
+def _heads(answer: Answer, weights: np.ndarray) -> dict[str, Any]:
+    count = answer.encoding.count
+    words = token_words(words_of(answer.joined, answer.encoding), count)
+    places = [answer.joined.locate(start, end) for start, end in answer.encoding.offsets]
+    texts = answer.encoding.tokens
+    return {
+        "level": "heads",
+        "tokens": [
+            {"field": field, "start": start, "end": end, "word": word}
+            for (field, start, end), word in zip(places, words, strict=True)
+        ],
+        "heads": [
+            {"block": block + 1, "head": head + 1, **describe(weights[block, head], texts)}
+            for block in range(weights.shape[0])
+            for head in range(weights.shape[1])
+        ],
+    }
+
+
+def describe(weights: np.ndarray, texts: Sequence[str]) -> dict[str, Any]:
+    """Strongest pairs, mean weight by token read, and the pattern as data and sentence; weights (n, n)."""
+    count = len(texts)
+    mean_read = weights.mean(axis=0) if count else np.zeros(0)
+    order = np.argsort(-weights, axis=None, kind="stable")[: min(STRONGEST_PAIRS, weights.size)]
+    pairs = [divmod(int(place), count) for place in order]
+    pattern = pattern_of(weights, mean_read)
+    return {
+        "strongest": [
+            {"reader": reader, "read": read, "weight": round(float(weights[reader, read]), 4)}
+            for reader, read in pairs
+        ],
+        "mean_read": [round(float(value), 4) for value in mean_read],
+        "pattern": pattern,
+        "summary": sentence(pattern, texts),
+    }
+
+
+def pattern_of(weights: np.ndarray, mean_read: np.ndarray) -> dict[str, Any]:
+    """What a head mostly does: reads itself, a neighbour, a few words, the neighbourhood, or broadly."""
+    count = len(mean_read)
+    if count == 0:
+        return {"kind": "broad", "tokens": [], "shares": []}
+    if count > 2:
+        for kind, offset in (("self", 0), ("previous", -1), ("next", 1)):
+            share = float(weights.diagonal(offset).mean())
+            if share >= 0.4:
+                return {"kind": kind, "share": round(share, 4)}
+    top = np.argsort(-mean_read, kind="stable")[:3]
+    enough = max(0.1, 3 / count)
+    columns = [int(token) for token in top if mean_read[token] >= enough]
+    shares = [round(float(mean_read[token]), 4) for token in columns]
+    if sum(shares) >= 0.25:
+        return {"kind": "words", "tokens": columns, "shares": shares}
+    distance = 3
+    rows = np.arange(count)
+    near = np.abs(rows[:, None] - rows) <= distance
+    share = float((weights * near).sum(axis=1).mean())
+    if share >= 0.6 and near.mean() <= 0.4:
+        return {"kind": "nearby", "distance": distance, "share": round(share, 4)}
+    return {"kind": "broad", "tokens": [int(top[0])], "shares": [round(float(mean_read[top[0]]), 4)]}
+
+
+def sentence(pattern: dict[str, Any], texts: Sequence[str]) -> str:
+    """A pattern in English; `web/strings.js` says the same in the page's languages."""
+    kind = pattern["kind"]
+    if kind in ("self", "previous", "next"):
+        whom = {"self": "themselves", "previous": "the one before them", "next": "the one after them"}[kind]
+        return f"Tokens mostly read {whom} ({pattern['share']:.0%} of the weight)."
+    if kind == "nearby":
+        within = f"stays within {pattern['distance']} places"
+        return f"Tokens read their neighbourhood: {pattern['share']:.0%} of the weight {within}."
+    named = [
+        f"“{texts[token]}” ({share:.0%})"
+        for token, share in zip(pattern["tokens"], pattern["shares"], strict=True)
+    ]
+    if kind == "words":
+        return f"Most tokens read {_listed(named)}."
+    if not named:
+        return "There is nothing to read."
+    return f"Reads broadly: the most read token, {named[0]}, gets no more than that on average."
+
+
+def _listed(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
+
+
+# ----------------------------------------------------------------------------------------------- full
+
+
+def encode_weights(weights: np.ndarray) -> dict[str, Any]:
+    """Weights as base64 of little-endian 16-bit numbers c with weight = (c / 65535)²; error below 1.6e-5.
+
+    The square root keeps small weights apart: the smallest that is not 0 is 2.3e-10.
+    """
+    codes = np.rint(np.sqrt(np.clip(weights, 0, 1)) * 65535).astype("<u2")
+    data = base64.b64encode(codes.tobytes()).decode("ascii")
+    return {"encoding": "sqrt-uint16-le-base64", "shape": list(weights.shape), "data": data}
+
+
+def decode_weights(encoded: dict[str, Any]) -> np.ndarray:
+    """What `encode_weights` wrote, as float64 (blocks, heads, tokens, tokens)."""
+    codes = np.frombuffer(base64.b64decode(encoded["data"]), "<u2").reshape(encoded["shape"])
+    return (codes / 65535.0) ** 2
+
+
+EXPLAINERS: dict[str, Callable[[Answer], dict[str, Any]]] = {"tokens": tokens, "heads": heads, "full": full}
+
+
+def install(_: FastAPI, service: Service) -> None:
+    """Offer the three levels."""
+    service.explainers.update(EXPLAINERS)

@@ -1,0 +1,255 @@
+// The grid of heads and the larger view of one: rows read, columns are read.
+
+import { bar, byId, el, fill } from "./dom.js";
+import { colourOf, paint } from "./heatmap.js";
+import { listed, number, percent, t } from "./strings.js";
+
+/** What a head does on this ticket, in the page's language (the service says it in English). */
+export function summaryOf(head, tokens) {
+  const { kind, share, distance } = head.pattern;
+  if (kind === "words" || kind === "broad") {
+    const named = head.pattern.tokens.map((token, i) => t("head_word", { word: tokens[token].text, share: percent(head.pattern.shares[i]) }));
+    return named.length ? t(`head_${kind}`, { words: listed(named) }) : "";
+  }
+  return t(`head_${kind}`, { share: percent(share), distance });
+}
+
+/** One button per head: its picture, its name, what it does in words. */
+export function drawGrid(container, full, onopen) {
+  const blocks = Math.max(...full.heads.map((head) => head.block));
+  fill(
+    container,
+    ...full.heads.map((head, index) => {
+      const canvas = el("canvas", { class: "map", "aria-hidden": "true" });
+      paint(canvas, head.matrix, full.tokens.length);
+      const summary = summaryOf(head, full.tokens);
+      const values = { block: head.block, head: head.head, summary };
+      return el(
+        "button",
+        { type: "button", class: "head", "data-head": index, "aria-label": t("open_head", values), onclick: () => onopen(index) },
+        canvas,
+        el("span", { class: "head-name" }, t("head_name", values)),
+        el("span", { class: "head-summary", dir: "auto" }, summary),
+      );
+    }),
+  );
+  container.style.setProperty("--heads", String(full.heads.length / blocks));
+}
+
+// A cell is between these sizes in CSS pixels: large where there is room, still readable at 120 tokens.
+const SMALLEST_CELL = 13;
+const LARGEST_CELL = 30;
+const LABEL_SPACE = 104;
+
+/** The larger view of one head. `view` keeps its place ({reader, read}) while the ticket is edited. */
+export class HeadView {
+  constructor(container, onclose) {
+    this.container = container;
+    this.onclose = onclose;
+    this.row = 0;
+    this.column = 0;
+  }
+
+  open(full, index, { keepPlace = false, focus = false } = {}) {
+    this.full = full;
+    this.head = full.heads[index];
+    this.count = full.tokens.length;
+    const strongest = this.head.strongest[0] ?? { reader: 0, read: 0 };
+    if (!keepPlace || this.row >= this.count || this.column >= this.count) {
+      this.row = strongest.reader;
+      this.column = strongest.read;
+    }
+    this.build();
+    if (focus) byId("larger-title").focus();
+  }
+
+  close() {
+    fill(this.container);
+    this.full = null;
+  }
+
+  weight(row, column) {
+    return this.head.matrix[row * this.count + column];
+  }
+
+  build() {
+    const { head, full, count } = this;
+    const summary = summaryOf(head, full.tokens);
+    const values = { block: head.block, head: head.head, summary, count };
+    this.canvas = el("canvas", {
+      class: "large-map",
+      tabindex: "0",
+      role: "img",
+      id: "large-map",
+      "aria-label": t("map_label", values),
+      "aria-describedby": "cell-text",
+      onkeydown: (event) => this.onkey(event),
+      onpointermove: (event) => this.onpoint(event, false),
+      onpointerdown: (event) => this.onpoint(event, true),
+    });
+    this.cellText = el("p", { class: "cell-text", id: "cell-text", role: "status", "aria-live": "polite", dir: "auto" });
+    this.bars = el("div", { class: "row-bars" });
+    this.rowTitle = el("h4", { dir: "auto", id: "row-title" });
+    this.picker = el(
+      "select",
+      { id: "row-picker", onchange: (event) => this.pick(Number(event.target.value), this.column) },
+      ...full.tokens.map((token, i) => el("option", { value: i }, `${i + 1} · ${token.text}`)),
+    );
+    fill(
+      this.container,
+      el(
+        "div",
+        { class: "larger", role: "region", "aria-labelledby": "larger-title" },
+        el(
+          "div",
+          { class: "larger-head" },
+          el("h3", { id: "larger-title", tabindex: "-1" }, t("head_name", values)),
+          el("button", { type: "button", class: "small", id: "close-head", onclick: () => this.onclose() }, t("close")),
+        ),
+        el("p", { dir: "auto" }, summary),
+        el(
+          "div",
+          { class: "larger-body" },
+          el("div", { class: "map-scroll", tabindex: "-1" }, this.canvas),
+          el(
+            "div",
+            { class: "row-panel" },
+            this.cellText,
+            el(
+              "div",
+              { class: "row-choice" },
+              el("label", { for: "row-picker" }, t("row_pick")),
+              this.picker,
+              el("button", { type: "button", class: "small", "aria-label": t("previous_row"), onclick: () => this.step(-1) }, "↑"),
+              el("button", { type: "button", class: "small", "aria-label": t("next_row"), onclick: () => this.step(1) }, "↓"),
+            ),
+            this.rowTitle,
+            this.bars,
+            el("h4", {}, t("strongest")),
+            el(
+              "ol",
+              { class: "pairs", dir: "auto" },
+              ...head.strongest.map(({ reader, read, weight }) =>
+                el("li", {}, t("pair", { reader: full.tokens[reader].text, read: full.tokens[read].text, weight: number(weight) })),
+              ),
+            ),
+          ),
+        ),
+      ),
+    );
+    this.paint();
+    this.pick(this.row, this.column);
+  }
+
+  step(by) {
+    this.pick(Math.max(0, Math.min(this.count - 1, this.row + by)), this.column);
+  }
+
+  onkey(event) {
+    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (event.key === "Escape") {
+      this.onclose();
+      return;
+    }
+    if (!move) return;
+    event.preventDefault();
+    const within = (value) => Math.max(0, Math.min(this.count - 1, value));
+    this.pick(within(this.row + move[0]), within(this.column + move[1]));
+  }
+
+  onpoint(event, pressed) {
+    if (!pressed && event.pointerType !== "mouse") return;
+    const box = this.canvas.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left - LABEL_SPACE) / this.cell);
+    const row = Math.floor((event.clientY - box.top - LABEL_SPACE) / this.cell);
+    if (row >= 0 && row < this.count && column >= 0 && column < this.count && (row !== this.row || column !== this.column)) this.pick(row, column);
+  }
+
+  /** Choose a cell: outline it, say it in words, show its row as bars. */
+  pick(row, column) {
+    const otherRow = row !== this.row || !this.bars.firstChild;
+    this.row = row;
+    this.column = column;
+    const { tokens } = this.full;
+    const words = { reader: tokens[row].text, read: tokens[column].text, row: row + 1, column: column + 1, weight: number(this.weight(row, column), 3) };
+    this.cellText.textContent = t("cell", words);
+    this.picker.value = String(row);
+    if (otherRow) this.drawRow();
+    this.outline();
+  }
+
+  drawRow() {
+    const { tokens } = this.full;
+    const row = Array.from(tokens, (_, column) => this.weight(this.row, column));
+    const largest = Math.max(...row, 1e-9);
+    this.rowTitle.textContent = t("row_title", { reader: tokens[this.row].text });
+    fill(
+      this.bars,
+      el(
+        "ol",
+        { "aria-labelledby": "row-title" },
+        ...row.map((weight, column) =>
+          el("li", { class: weight === largest ? "most" : null }, el("span", { class: "token", dir: "auto" }, tokens[column].text), bar(weight / largest, "reading"), el("span", { class: "value" }, number(weight, 3))),
+        ),
+      ),
+    );
+  }
+
+  /** Paint cells and both axes once; the outline moves on a copy. */
+  paint() {
+    const { count, full } = this;
+    const scale = Math.min(3, window.devicePixelRatio || 1);
+    const room = Math.max(260, this.container.clientWidth * (this.container.clientWidth > 900 ? 0.58 : 1) - LABEL_SPACE - 24);
+    this.cell = Math.max(SMALLEST_CELL, Math.min(LARGEST_CELL, Math.floor(room / Math.max(1, count))));
+    const side = LABEL_SPACE + count * this.cell + 2;
+    this.canvas.width = side * scale;
+    this.canvas.height = side * scale;
+    this.canvas.style.width = `${side}px`;
+    this.canvas.style.height = `${side}px`;
+    const context = this.canvas.getContext("2d");
+    context.scale(scale, scale);
+    const style = getComputedStyle(document.documentElement);
+    const ink = style.getPropertyValue("--ink").trim();
+    const faint = style.getPropertyValue("--ink-faint").trim();
+    context.fillStyle = colourOf(0);
+    context.fillRect(LABEL_SPACE, LABEL_SPACE, count * this.cell, count * this.cell);
+    const cells = document.createElement("canvas");
+    paint(cells, this.head.matrix, count);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(cells, LABEL_SPACE, LABEL_SPACE, count * this.cell, count * this.cell);
+    context.font = `${Math.min(13, this.cell - 2)}px ${style.getPropertyValue("--text-font")}`;
+    context.textBaseline = "middle";
+    context.fillStyle = ink;
+    const short = (text) => (Array.from(text).length > 13 ? `${Array.from(text).slice(0, 12).join("")}…` : text);
+    full.tokens.forEach((token, i) => {
+      const middle = LABEL_SPACE + (i + 0.5) * this.cell;
+      context.textAlign = "right";
+      context.fillText(short(token.text), LABEL_SPACE - 6, middle);
+      context.save();
+      context.translate(middle, LABEL_SPACE - 6);
+      context.rotate(-Math.PI / 2);
+      context.textAlign = "left";
+      context.fillText(short(token.text), 0, 0);
+      context.restore();
+    });
+    context.fillStyle = faint;
+    context.font = `600 12px ${style.getPropertyValue("--text-font")}`;
+    context.textAlign = "right";
+    context.fillText(t("is_read"), LABEL_SPACE - 8, 14);
+    context.fillText(t("reads"), LABEL_SPACE - 8, 34);
+    this.clean = context.getImageData(0, 0, this.canvas.width, this.canvas.height);
+    this.scale = scale;
+  }
+
+  outline() {
+    const context = this.canvas.getContext("2d");
+    context.putImageData(this.clean, 0, 0);
+    const accent = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim();
+    const start = LABEL_SPACE;
+    context.strokeStyle = accent;
+    context.lineWidth = 1;
+    context.strokeRect(start - 0.5, start + this.row * this.cell - 0.5, this.count * this.cell + 1, this.cell + 1);
+    context.lineWidth = 2;
+    context.strokeRect(start + this.column * this.cell, start + this.row * this.cell, this.cell, this.cell);
+  }
+}

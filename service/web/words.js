@@ -1,0 +1,163 @@
+// The ticket as it was sent, its words coloured by their effect, and what the heads do at one of them.
+
+import { bar, el, fill, rove } from "./dom.js";
+import { listed, number, percent, t, teamName } from "./strings.js";
+
+// An effect of this size (in log-odds: odds × 4.5) has the full colour.
+const FULL_EFFECT = 1.5;
+const NO_EFFECT = 0.02;
+
+/** What an effect (in log-odds) does to the odds, as people say it: 0.69 -> "odds × 2.0". */
+export const odds = (effect) => t("odds", { factor: number(Math.exp(Math.abs(effect)), 1) });
+
+export function describeWord(word, explanation) {
+  const values = { word: word.text, effect: odds(word.effect), team: teamName(explanation.team), rival: teamName(explanation.runner_up) };
+  if (Math.abs(word.effect) < NO_EFFECT) return t("word_neither", values);
+  return t(word.effect > 0 ? "word_for" : "word_against", values);
+}
+
+/**
+ * Draw the fields with their words as buttons. `ticket` holds the strings that were sent; offsets count
+ * characters (code points), while JavaScript's strings count UTF-16 units, hence Array.from.
+ */
+export function drawWords(container, ticket, explanation, chosen, onpick) {
+  const strongest = Math.max(FULL_EFFECT, ...explanation.words.map((word) => Math.abs(word.effect)));
+  const parts = [];
+  for (const field of ["subject", "text"]) {
+    const words = explanation.words.map((word, index) => ({ ...word, index })).filter((word) => word.field === field);
+    if (!ticket[field] || (field === "subject" && !words.length)) continue;
+    const characters = Array.from(ticket[field]);
+    const line = el("p", { class: `field-${field}`, dir: "auto" });
+    let at = 0;
+    const rest = (end) => {
+      const between = characters.slice(at, end).join("");
+      if (between.trim()) line.append(el("span", { class: "not-read", title: t("not_read") }, between));
+      else line.append(between);
+    };
+    for (const word of words) {
+      rest(word.start);
+      line.append(wordButton(word, characters.slice(word.start, word.end).join(""), strongest, explanation, onpick));
+      at = word.end;
+    }
+    rest(characters.length);
+    parts.push(line);
+  }
+  fill(container, ...parts);
+  const buttons = [...container.querySelectorAll("button")];
+  const current = buttons.find((button) => Number(button.dataset.word) === chosen) ?? buttons[0];
+  if (current) current.tabIndex = 0;
+  markChosen(container, chosen);
+}
+
+function wordButton(word, shown, strongest, explanation, onpick) {
+  const share = Math.sqrt(Math.min(1, Math.abs(word.effect) / strongest));
+  const kind = Math.abs(word.effect) < NO_EFFECT ? "neither" : word.effect > 0 ? "towards" : "away";
+  const button = el(
+    "button",
+    {
+      type: "button",
+      class: `word ${kind}`,
+      tabindex: "-1",
+      "data-word": word.index,
+      "aria-label": describeWord({ ...word, text: shown }, explanation),
+      onfocus: () => onpick(word.index),
+      onclick: () => onpick(word.index),
+      onmouseenter: () => onpick(word.index),
+    },
+    shown,
+  );
+  button.style.setProperty("--strength", kind === "neither" ? "0" : (0.12 + 0.88 * share).toFixed(3));
+  return button;
+}
+
+export function markChosen(container, chosen) {
+  for (const button of container.querySelectorAll("button")) {
+    button.classList.toggle("chosen", Number(button.dataset.word) === chosen);
+  }
+}
+
+export const walkWords = (container) => rove(container, "button.word");
+
+export function drawLegend(container, explanation) {
+  fill(
+    container,
+    el("span", { class: "key towards" }, t("for_team", { team: teamName(explanation.team) })),
+    el("span", { class: "key away" }, t("against_team", { rival: teamName(explanation.runner_up) })),
+  );
+}
+
+/** The smallest change in words, with a button that makes it. */
+export function drawChange(container, ticket, explanation, ontry) {
+  const change = explanation.smallest_change;
+  if (!change.words.length) {
+    const key = change.exhaustive ? "change_none" : "change_none_found";
+    fill(container, t(key, { limit: change.limit, team: teamName(explanation.team) }));
+    return;
+  }
+  const shown = change.words.map((index) => {
+    const word = explanation.words[index];
+    return `“${Array.from(ticket[word.field]).slice(word.start, word.end).join("")}”`;
+  });
+  fill(
+    container,
+    t("change_words", { words: listed(shown), team: teamName(change.team) }),
+    " ",
+    el("button", { type: "button", class: "small", id: "try-change", onclick: ontry }, t("change_try")),
+  );
+}
+
+/** The ticket without the words of the smallest change. */
+export function withoutWords(ticket, explanation) {
+  const left = {};
+  for (const field of ["subject", "text"]) {
+    const characters = Array.from(ticket[field] ?? "");
+    for (const index of explanation.smallest_change.words) {
+      const word = explanation.words[index];
+      if (word.field === field) characters.fill("", word.start, word.end);
+    }
+    left[field] = characters.join("").replace(/ {2,}/g, " ");
+  }
+  return left;
+}
+
+/** What each head reads from and at one word; `full` is the decoded full explanation or null. */
+export function drawWordPanel(container, word, shown, explanation, full) {
+  if (word === undefined) {
+    fill(container, el("p", { class: "hint" }, t("panel_hint")));
+    return;
+  }
+  const rows = [];
+  if (full) {
+    const tokens = full.tokens.flatMap((token, index) => (token.word === word ? [index] : []));
+    for (const head of full.heads) {
+      const { matrix } = head;
+      const count = full.tokens.length;
+      const reads = new Float32Array(count); // the mean row of the word's tokens
+      for (const i of tokens) for (let j = 0; j < count; j++) reads[j] += matrix[i * count + j] / tokens.length;
+      let readBy = 0;
+      for (let i = 0; i < count; i++) for (const j of tokens) readBy += matrix[i * count + j] / count;
+      const best = [...reads.keys()].sort((a, b) => reads[b] - reads[a]).slice(0, 2);
+      rows.push(
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, `${head.block}·${head.head}`),
+          el("td", {}, ...best.flatMap((j) => [el("span", { class: "token", dir: "auto" }, full.tokens[j].text), ` ${number(reads[j])} `])),
+          el("td", { class: "with-bar" }, bar(readBy), percent(readBy, 1)),
+        ),
+      );
+    }
+  }
+  fill(
+    container,
+    el("h3", { dir: "auto" }, t("word_panel", { word: shown })),
+    el("p", {}, describeWord({ ...explanation.words[word], text: shown }, explanation)),
+    rows.length > 0 &&
+      el(
+        "table",
+        {},
+        el("thead", {}, el("tr", {}, el("th", { scope: "col" }, t("panel_head")), el("th", { scope: "col" }, t("panel_reads")), el("th", { scope: "col" }, t("panel_read_by")))),
+        el("tbody", {}, ...rows),
+      ),
+  );
+}
