@@ -1,0 +1,91 @@
+"""A phrase grammar small enough to hold in the head.
+
+A template is text with two marks:
+
+    [a|b|c]   one of the alternatives, which may hold marks themselves; an empty one says nothing
+    {slot}    whatever the caller's `slots` says for that name
+
+"[I|we] bought {thing} [last week|{ago}|]" is one line that writes dozens of sentences. Templates are parsed
+once and kept; choices come from the caller's random generator in reading order, so that a seed fixes every
+byte.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from functools import cache
+
+Slots = Callable[[str], str]
+# A sequence of: plain text, a slot's name in a 1-tuple, or a list of alternatives (each a sequence again).
+Node = str | tuple[str] | list["Sequence"]
+Sequence = list[Node]
+
+_MARK = re.compile(r"[\[\]|]|\{([a-z_0-9]+)\}")
+
+
+class GrammarError(ValueError):
+    """A template that cannot be read; the message quotes it."""
+
+
+@cache
+def parse(template: str) -> Sequence:
+    """Read a template; raises GrammarError when its brackets do not match."""
+    open_choices: list[list[Sequence]] = [[[]]]
+    at = 0
+    for mark in _MARK.finditer(template):
+        if mark.start() > at:
+            open_choices[-1][-1].append(template[at : mark.start()])
+        at = mark.end()
+        if mark.group() == "[":
+            open_choices.append([[]])
+        elif mark.group() == "|" and len(open_choices) > 1:
+            open_choices[-1].append([])
+        elif mark.group() == "]" and len(open_choices) > 1:
+            done = open_choices.pop()
+            open_choices[-1][-1].append(done)
+        elif mark.group(1):
+            open_choices[-1][-1].append((mark.group(1),))
+        else:
+            raise GrammarError(f"stray {mark.group()!r} in template {template!r}")
+    if len(open_choices) != 1:
+        raise GrammarError(f"a '[' is never closed in template {template!r}")
+    if at < len(template):
+        open_choices[-1][-1].append(template[at:])
+    return open_choices[0][0]
+
+
+def expand(template: str, rng: random.Random, slots: Slots) -> str:
+    """Write one text from `template`; `slots(name)` gives the text of {name}."""
+    return tidy(_write(parse(template), rng, slots))
+
+
+def _write(sequence: Sequence, rng: random.Random, slots: Slots) -> str:
+    out = []
+    for node in sequence:
+        if isinstance(node, str):
+            out.append(node)
+        elif isinstance(node, tuple):
+            out.append(slots(node[0]))
+        else:
+            out.append(_write(node[int(rng.random() * len(node))], rng, slots))
+    return "".join(out)
+
+
+def slot_names(template: str) -> set[str]:
+    """Name every slot that a template may ask for."""
+    parse(template)
+    return {mark.group(1) for mark in _MARK.finditer(template) if mark.group(1)}
+
+
+def tidy(text: str) -> str:
+    """Close the gaps that empty alternatives leave, and say "an" before a vowel."""
+    text = re.sub(r" {2,}", " ", text)
+    text = re.sub(r"\b([Aa]) (?=[aeio]|u[nmp])(?!one\b|uni)", r"\1n ", text)
+    return re.sub(r" +([,.;:?!)])", r"\1", text).strip()
+
+
+def sentence(clause: str, stop: str = ".") -> str:
+    """Make a clause a sentence: first letter upper case, a stop at the end unless it has one."""
+    clause = clause.strip()
+    clause = clause[:1].upper() + clause[1:]
+    return clause if clause[-1:] in ".?!:" else clause + stop

@@ -1,0 +1,99 @@
+"""The stream of synthetic tickets: which style, team and situation comes next, and no text twice."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from training.synthetic.content import TEAMS, Boundary, Situation, content
+from training.synthetic.styles import STYLES, write
+
+# Shares in 100 tickets, as a shop might see them.
+STYLE_SHARES = {
+    "plain": 20, "distractor": 14, "request_last": 10, "negation": 7, "short": 7, "typos": 7, "long": 6,
+    "boundary": 15, "two_topics": 14,
+}  # fmt: skip
+TEAM_SHARES = {"delivery": 25, "returns": 20, "payment": 21, "warranty": 18, "account": 16}
+MAX_TRIES = 100  # for a text that was not written before; short ones repeat in large sets
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ticket:
+    ticket_id: str
+    text: str
+    team: str
+    style: str
+
+
+class Deck(Generic[T]):
+    """Deals every card of a shuffled deck before it shuffles again, so that nothing is left out."""
+
+    def __init__(self, cards: Sequence[T], rng: random.Random) -> None:
+        self._cards, self._rng = list(cards), rng
+        self._left: list[T] = []
+
+    def deal(self) -> T:
+        if not self._left:
+            self._left = list(self._cards)
+            self._rng.shuffle(self._left)
+        return self._left.pop()
+
+
+class Stream:
+    """An endless, seeded row of tickets; the first n are the same however many are taken."""
+
+    def __init__(
+        self, seed: int, teams: Sequence[str] = TEAMS, styles: Sequence[str] = tuple(STYLES)
+    ) -> None:
+        self._content, self._rng = content(), random.Random(seed)
+        self._styles = Deck(_by_share(STYLE_SHARES, styles), self._rng)
+        self._teams = {style: Deck(_by_share(TEAM_SHARES, teams), self._rng) for style in styles}
+        self._situations = {
+            team: Deck(_by_often(self._content.situations[team]), self._rng) for team in teams
+        }
+        sides = [(pair, team) for pair in self._content.boundaries for team in pair.clues if team in teams]
+        self._sides = Deck(sides, self._rng)
+        self._written: set[str] = set()
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return self
+
+    def __next__(self) -> Ticket:
+        style = self._styles.deal()
+        subject: Situation | Boundary
+        if style == "boundary":
+            subject, team = self._sides.deal()
+        else:
+            team = self._teams[style].deal()
+            subject = self._situations[team].deal()
+        text = self._new_text(subject, team, style)
+        self._count += 1
+        return Ticket(f"S-{self._count:06d}", text, team, style)
+
+    def _new_text(self, subject: Situation | Boundary, team: str, style: str) -> str:
+        for _ in range(MAX_TRIES):
+            text = write(self._content, self._rng, subject, team, style)
+            key = text.casefold()
+            if key not in self._written:
+                break
+        self._written.add(key)
+        return text
+
+
+def generate(
+    count: int, seed: int = 0, *, teams: Sequence[str] = TEAMS, styles: Sequence[str] = tuple(STYLES)
+) -> list[Ticket]:
+    """Write `count` tickets; equal arguments give equal tickets on every machine."""
+    stream = Stream(seed, teams, styles)
+    return [next(stream) for _ in range(count)]
+
+
+def _by_share(shares: dict[str, int], chosen: Sequence[str]) -> list[str]:
+    return [name for name, share in shares.items() if name in chosen for _ in range(share)]
+
+
+def _by_often(situations: Sequence[Situation]) -> list[Situation]:
+    return [situation for situation in situations for _ in range(situation.often)]

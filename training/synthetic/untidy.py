@@ -1,0 +1,81 @@
+"""Text as people type it in a hurry: slips of the finger, chat spelling, missing capitals and commas."""
+
+import random
+import re
+
+KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+# Chat spelling, and words that many people spell in one wrong way.
+CHAT = {
+    "you": "u", "your": "ur", "are": "r", "please": "pls", "thanks": "thx", "thank you": "ty",
+    "because": "cos", "though": "tho", "about": "abt", "people": "ppl", "tomorrow": "tmrw", "before": "b4",
+    "message": "msg", "would like to": "wanna", "want to": "wanna", "going to": "gonna", "really": "rly",
+    "and": "n", "something": "smth", "without": "w/o", "until": "til", "should": "shud", "could": "cud",
+    "received": "recieved", "address": "adress", "account": "acc", "separate": "seperate", "which": "wich",
+    "guarantee": "garantee", "warranty": "warrenty", "receipt": "reciept", "courier": "corier",
+    "email": "e mail", "there is": "theres", "definitely": "definately", "their": "there",
+}  # fmt: skip
+_CHAT_WORDS = re.compile(rf"\b({'|'.join(sorted(CHAT, key=len, reverse=True))})\b", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z]{3,}")
+
+
+def untidy(text: str, rng: random.Random) -> str:
+    """Write `text` the way a hurried customer would; how hurried is drawn for each ticket."""
+    if rng.random() < 0.55:
+        text = chat_spelling(text, rng, rng.uniform(0.1, 0.7))
+    if rng.random() < 0.6:
+        text = text.replace("'", "")
+    if rng.random() < 0.8:
+        text = text.lower()
+    if rng.random() < 0.5:
+        text = re.sub(r"[,;:]", "", text)
+    if rng.random() < 0.25:
+        text = re.sub(r"\. ", lambda _: rng.choice((" ", ", ", "... ", ". ")), text)
+    if rng.random() < 0.3:
+        text = re.sub(r"\?", lambda _: rng.choice(("", "??", "?!", "?")), text)
+    if rng.random() < 0.25:
+        text = text.rstrip(".")
+    return mistype(text, rng, rng.choice((0.0, 0.03, 0.06, 0.1, 0.15)))
+
+
+def chat_spelling(text: str, rng: random.Random, rate: float) -> str:
+    """Replace words by their chat spelling, each with probability `rate`."""
+
+    def short(match: re.Match[str]) -> str:
+        return CHAT[match.group().lower()] if rng.random() < rate else match.group()
+
+    return _CHAT_WORDS.sub(short, text)
+
+
+def mistype(text: str, rng: random.Random, rate: float) -> str:
+    """Make a slip in each word with probability `rate`; order numbers and email addresses stay."""
+
+    def slip(match: re.Match[str]) -> str:
+        return mistype_word(match.group(), rng) if rng.random() < rate else match.group()
+
+    def token(match: re.Match[str]) -> str:
+        found = match.group()
+        return found if re.search(r"[\d@]", found) else _WORD.sub(slip, found)
+
+    return re.sub(r"\S+", token, text) if rate else text
+
+
+def mistype_word(word: str, rng: random.Random) -> str:
+    """Make one slip in a word: two letters swapped, one dropped, doubled, or hit beside its key."""
+    at = rng.randrange(1, len(word) - 1)
+    kind = rng.choice(("swap", "drop", "double", "beside"))
+    if kind == "swap":
+        return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+    if kind == "drop":
+        return word[:at] + word[at + 1 :]
+    if kind == "double":
+        return word[: at + 1] + word[at:]
+    return word[:at] + rng.choice(beside(word[at]) or word[at]) + word[at + 1 :]
+
+
+def beside(letter: str) -> str:
+    """Give the keys to the left and right of a letter on an English keyboard."""
+    for row in KEYBOARD:
+        at = row.find(letter.lower())
+        if at >= 0:
+            return row[max(0, at - 1) : at] + row[at + 1 : at + 2]
+    return ""
