@@ -300,7 +300,8 @@ def drop_signature(text: str) -> list[Edit]:
     if sign_offs and has_words(text[: sign_offs[-1].start()], 5):
         below = _lines(text, sign_offs[-1].end(), end)
         if any(_CONTACT.search(line[0]) for line in below):
-            pieces += _unspoken(below[1:])
+            is_name = not _CONTACT.search(below[0][0])
+            pieces += _unspoken(below[is_name:])
     return _cuts(pieces)
 
 
