@@ -3,9 +3,10 @@
 from models.bundle import BundleConfig
 from training.data import Dataset
 from training.evaluate import Evaluation
+from training.report import Checks
 
 
-def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation) -> str:
+def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, checks: Checks) -> str:
     """Markdown for a reader who has to decide whether to use the bundle."""
     faults = [f"- {fault}" for fault in dataset.faults] or ["- none found"]
     parts = [
@@ -45,6 +46,7 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation) -
             for team, score in evaluation.per_team.items()
         ),
         "",
+        *_beside(evaluation, checks),
         "## Where it fails",
         *_weak_spots(evaluation),
         "- Tickets about anything that no team above answers, and languages that the training data lacks.",
@@ -52,6 +54,29 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation) -
         "- Attention weights show where a token took its information from, not why the model chose a team.",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _beside(evaluation: Evaluation, checks: Checks) -> list[str]:
+    """The router and the baselines of the same run in one table."""
+    if not checks.baselines:
+        return []
+    measured = {one.router: one for one in checks.robustness}
+    rows = [("transformer", evaluation.correct, evaluation.macro_f1)]
+    rows += [(one.name, one.correct, one.macro_f1) for one in checks.baselines]
+    lines = [
+        "Beside word counts trained on the same tickets; typing errors: one slip in every five words; long: "
+        "the request at the start, in the middle, at the end of a story of 2,000 words.",
+        "",
+        f"| router | right of {evaluation.tickets:,} | macro-F1 | typing errors | long |",
+        "|---|---|---|---|---|",
+    ]
+    for name, correct, macro_f1 in rows:
+        long = ", ".join(f"{share:.2f}" for share in measured[name].long.values())
+        lines.append(f"| {name} | {correct:,} | {macro_f1:.4f} | {measured[name].typos:.4f} | {long} |")
+    lines.append("")
+    if checks.suspects:
+        lines += [f"{len(checks.suspects):,} training tickets are probably labelled with the wrong team.", ""]
+    return lines
 
 
 def _weak_spots(evaluation: Evaluation) -> list[str]:

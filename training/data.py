@@ -79,12 +79,14 @@ def load_dataset(
     max_dropped: float = 0.05,
     seed: int = 0,
     encoding: str | None = None,
+    corrections: Path | None = None,
 ) -> Dataset:
     """Read, check and split labelled tickets.
 
     `data` is a file, or a folder with train and valid files (or with one file). Without a validation file
     `valid_share` of the tickets is set apart, the same share of each team, equal texts on one side.
-    Teams with fewer than `min_tickets` training tickets are dropped. Raises DataError, all faults listed.
+    Teams with fewer than `min_tickets` training tickets are dropped. `corrections` (columns ticket_id and
+    corrected_team) replace the teams of training tickets. Raises DataError, all faults listed.
     """
     columns = columns or Columns()
     faults = Faults()
@@ -94,6 +96,8 @@ def load_dataset(
     for path, tickets in ((train_path, train), (valid_path, known)):
         if path and tickets is not None:
             _check_dropped(path.name, len(tickets), max_dropped, faults)
+    if corrections:
+        train = _correct(train, Path(corrections), faults)
     train, rare = _drop_rare_teams(train, min_tickets, faults)
     if known is not None:
         known = _check_valid_teams(train, known, rare, faults)
@@ -195,6 +199,26 @@ def _check_dropped(file: str, kept: int, max_dropped: float, faults: Faults) -> 
         share = dropped / (kept + dropped)
         detail = f"{share:.0%} of its rows would be dropped (--max-dropped allows {max_dropped:.0%})"
         faults.add("too_many_dropped", file, "stops", detail)
+
+
+def _correct(train: Tickets, path: Path, faults: Faults) -> Tickets:
+    """Replace the teams that a person corrected in the CSV of suspected label errors."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    corrected: dict[str, str] = {}
+    known = set(train.ids)
+    for row, values in read_rows(path, ["ticket_id", "corrected_team"], [], faults):
+        team = " ".join(values["corrected_team"].split())
+        if team and values["ticket_id"] in known:
+            corrected[values["ticket_id"]] = team
+        elif team:
+            detail = "a correction for a ticket that training does not have"
+            faults.add("unknown_correction", path.name, "keeps", detail, row)
+    teams = [corrected.get(ticket_id, team) for ticket_id, team in zip(train.ids, train.teams, strict=True)]
+    for row, old, new in zip(train.rows, train.teams, teams, strict=True):
+        if old != new:
+            faults.add("corrected_team", train.file, "keeps", f"team corrected by {path.name}", row)
+    return replace(train, teams=teams)
 
 
 def _drop_rare_teams(train: Tickets, min_tickets: int, faults: Faults) -> tuple[Tickets, set[str]]:

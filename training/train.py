@@ -29,18 +29,27 @@ from models.decision import calibrated
 from models.network import Network, NetworkConfig
 from models.reference import reference
 from models.tokenizer import Tokenizer, build_word_tokenizer
+from training.baselines import fit_baselines
 from training.batches import TokenIds
-from training.calibrate import choose_threshold, coverage_curve, fit_temperature, reliability
+from training.calibrate import choose_threshold, fit_temperature
 from training.card import model_card
 from training.data import DataError, Dataset, fingerprint, load_dataset
 from training.evaluate import Answers, Evaluation, add_column_flags, answer, assess, columns_of, run_graph
 from training.export import to_onnx
+from training.label_errors import find_suspects, to_csv
 from training.loop import Epoch, Examples, fit
 from training.progress import Progress
 from training.recipe import Recipe, load_recipe, recipe_names
+from training.report import Checks, to_json
+from training.report import figures as report_figures
+from training.report_page import page
+from training.robustness import Predict, measure
+from training.synthetic import generate
+from training.synthetic.files import write_csv
 
 LIBRARIES = ("torch", "tokenizers", "numpy", "onnx", "scikit-learn")
 ENCODE_BATCH = 1024
+SYNTHETIC_TICKETS = 6_000
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,14 @@ class Run:
     history: list[Epoch]
     answers: Answers
     evaluation: Evaluation
+    checks: Checks
 
 
-def run(dataset: Dataset, recipe: Recipe, out: Path, name: str) -> Run:
-    """Tokenize, train, export, calibrate, evaluate, report, and write the bundle to `out`."""
+def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "texts") -> Run:
+    """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
+
+    `report`: "texts" shows tickets, "ids" only names them, "none" skips what is not about the bundle itself.
+    """
     tokenizer = Tokenizer(build_word_tokenizer(dataset.train.texts, recipe.min_count), recipe.max_tokens)
     work = out.with_name(f".{out.name}.training")
     network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt")
@@ -64,17 +77,20 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str) -> Run:
     answers = answer(bundle, dataset.valid.texts)
     evaluation = assess(answers, dataset.valid, dataset.teams)
     bundle = with_metrics(bundle, answers, evaluation)
-    result = Run(bundle, dataset, recipe, history, answers, evaluation)
+    checks = Checks() if report == "none" else compare(bundle, dataset, recipe.seed)
+    texts = report == "texts"
+    content = report_figures(bundle.config, dataset, history, answers, evaluation, checks, texts)
     write_bundle(
         out,
         model=to_onnx(network),
         tokenizer_json=tokenizer.library.to_str(),
         config=bundle.config,
-        model_card=model_card(bundle.config, dataset, evaluation),
-        reports={"report.json": report_json(result)},
+        model_card=model_card(bundle.config, dataset, evaluation, checks),
+        reports={"report.html": page(content), "report.json": to_json(content)},
     )
+    write_suspects(out, dataset, checks, texts)
     shutil.rmtree(work, ignore_errors=True)
-    return result
+    return Run(bundle, dataset, recipe, history, answers, evaluation, checks)
 
 
 def train(
@@ -184,24 +200,53 @@ def _with_config(bundle: Bundle, **changes: Any) -> Bundle:
     return Bundle(bundle.folder, config, bundle.tokenizer, bundle.session)
 
 
-def report_json(result: Run) -> str:
-    """Every figure of the run as JSON; tickets are named by id and row, never by their text."""
-    dataset, answers = result.dataset, result.answers
-    correct = np.array(answers.teams) == np.array(dataset.valid.teams)
-    content = {
-        "data": {
-            "train": {"file": dataset.train.file, "tickets": len(dataset.train)},
-            "valid": {"file": dataset.valid.file, "tickets": len(dataset.valid)},
-            "fingerprint": result.bundle.config.fingerprint,
-            "faults": dataset.faults.to_json(),
-        },
-        "recipe": result.recipe.to_json(),
-        "epochs": [asdict(epoch) for epoch in result.history],
-        "validation": asdict(result.evaluation),
-        "reliability": reliability(answers.confidence, correct),
-        "coverage": coverage_curve(answers.confidence, correct),
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False)
+def compare(bundle: Bundle, dataset: Dataset, seed: int) -> Checks:
+    """Baselines on the same split, robustness of all routers, and suspected label errors."""
+    print("word-count baselines, typing errors, long tickets, label errors …")
+    baselines = fit_baselines(dataset.train, dataset.valid, seed)
+    routers: list[tuple[str, Predict]] = [("transformer", lambda texts: answer(bundle, texts).teams)]
+    routers += [(baseline.name, baseline.predict) for baseline in baselines]
+    robustness = [measure(name, predict, dataset.valid, seed) for name, predict in routers]
+    return Checks(baselines, robustness, find_suspects(dataset.train, seed))
+
+
+def write_suspects(out: Path, dataset: Dataset, checks: Checks, texts: bool) -> None:
+    """The suspected label errors as a CSV beside the bundle, to correct and feed back."""
+    if checks.suspects:
+        out.with_name(f"{out.name}.label_errors.csv").write_text(
+            to_csv(checks.suspects, dataset.train, texts), encoding="utf-8"
+        )
+
+
+def synthetic_tickets(out: Path, seed: int) -> Path:
+    """Tickets for a machine that has none, written beside the bundle so that a person can read them."""
+    path = out.with_name(f"{out.name}.tickets.csv")
+    write_csv(path, generate(SYNTHETIC_TICKETS, seed))
+    print(f"no --data: {SYNTHETIC_TICKETS:,} synthetic tickets written to {path.name}")
+    return path
+
+
+def summary(result: Run) -> str:
+    """What a person wants to know at the end of a run."""
+    evaluation = result.evaluation
+    lines = [
+        f"{'':30} {'right':>7} {'accuracy':>9} {'macro-F1':>9}",
+        f"{'transformer':30} {evaluation.correct:7,} {evaluation.accuracy:9.4f} {evaluation.macro_f1:9.4f}",
+    ]
+    for baseline in result.checks.baselines:
+        figures = f"{baseline.correct:7,} {baseline.accuracy:9.4f} {baseline.macro_f1:9.4f}"
+        lines.append(f"{baseline.name:30} {figures}")
+    for router in result.checks.robustness:
+        long = ", ".join(f"{place} {share:.2f}" for place, share in router.long.items())
+        lines.append(f"{router.router}: {router.typos:.4f} with typing errors, long tickets: request {long}")
+    precision = evaluation.routed_precision
+    lines.append(
+        f"calibration error {evaluation.calibration_error:.4f}; {evaluation.coverage:.1%} routed"
+        + (f", {precision:.2%} of those right" if precision is not None else "")
+    )
+    if result.checks.suspects:
+        lines.append(f"{len(result.checks.suspects):,} training tickets are probably labelled wrongly")
+    return "\n".join(lines)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -213,9 +258,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--data",
         type=Path,
-        required=True,
         metavar="PATH",
-        help="a CSV, JSONL or Parquet file, or a folder with train.* and valid.*",
+        help="a CSV, JSONL or Parquet file, or a folder with train.* and valid.* "
+        f"(default: {SYNTHETIC_TICKETS:,} synthetic tickets of the Larkfield shop)",
     )
     made.add_argument(
         "--valid", type=Path, metavar="PATH", help="tickets to validate on (default: set apart)"
@@ -223,6 +268,19 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the bundle goes")
     made.add_argument(
         "--recipe", default="default", metavar="NAME", help=f"{', '.join(recipe_names())} (default: default)"
+    )
+    made.add_argument(
+        "--corrections",
+        type=Path,
+        metavar="FILE",
+        help="the label_errors.csv of an earlier run with `corrected_team` filled in",
+    )
+    made.add_argument(
+        "--report",
+        choices=("texts", "ids", "none"),
+        default="texts",
+        help="texts: with what customers wrote; ids: tickets by id only; none: without baselines, robustness "
+        "and label errors (default: texts)",
     )
     made.add_argument("--name", help="the bundle's name (default: the name of its folder)")
     add_column_flags(made)
@@ -261,8 +319,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     try:
         recipe = load_recipe(options.recipe, **changes)
+        out = options.out.resolve()
         dataset = load_dataset(
-            options.data,
+            options.data or synthetic_tickets(out, recipe.seed),
             options.valid,
             columns=columns_of(options),
             min_tickets=options.min_tickets,
@@ -270,6 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_dropped=options.max_dropped,
             seed=recipe.seed,
             encoding=options.encoding,
+            corrections=options.corrections,
         )
         for fault in dataset.faults:
             print(fault)
@@ -277,16 +337,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
             f"{len(dataset.teams)} teams"
         )
-        out = options.out.resolve()
-        result = run(dataset, recipe, out, options.name or out.name)
+        result = run(dataset, recipe, out, options.name or out.name, options.report)
     except (BundleError, DataError, ValueError) as error:
         print(f"training.train: {error}", file=sys.stderr)
         return 1
-    evaluation = result.evaluation
-    print(
-        f"validation: {evaluation.correct:,} of {evaluation.tickets:,} right ({evaluation.accuracy:.4f}), "
-        f"macro-F1 {evaluation.macro_f1:.4f}, calibration error {evaluation.calibration_error:.4f}"
-    )
+    print(summary(result))
     print(f"bundle: {options.out}   serve it: python -m service --bundle {options.out}")
     return 0
 
