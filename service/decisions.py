@@ -76,6 +76,7 @@ class DecisionLog:
         self.write_every = write_every
         self.on_dropped = on_dropped
         self.on_failure = on_failure
+        self._writing = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
 
@@ -96,14 +97,15 @@ class DecisionLog:
             self._thread.join(timeout=5)
 
     def flush(self) -> None:
-        """Write everything that waits. StoreUnavailable: the rest stays in line."""
+        """Write everything that waits, now; any thread may. StoreUnavailable: the rest stays in line."""
         store = self.store()
-        while batch := [self.waiting.popleft() for _ in range(min(200, len(self.waiting)))]:
-            try:
-                store.remember(batch)
-            except StoreUnavailable:
-                self.waiting.extendleft(reversed(batch))
-                raise
+        with self._writing:
+            while batch := [self.waiting.popleft() for _ in range(min(200, len(self.waiting)))]:
+                try:
+                    store.remember(batch)
+                except StoreUnavailable:
+                    self.waiting.extendleft(reversed(batch))
+                    raise
 
     def _run(self) -> None:
         failing = False

@@ -15,7 +15,7 @@ import argparse
 import csv
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
@@ -28,7 +28,6 @@ from service.decisions import Decided, DecisionLog, StoreUnavailable, opener
 if TYPE_CHECKING:
     from service.app import Application
     from service.core import Answer, Service
-    from service.records import Store
 
 log = logging.getLogger("larkfield.feedback")
 
@@ -104,10 +103,10 @@ def install(app: Application, service: Service) -> None:
     service.observers.append(remember)
     service.on_start.append(decisions.start)
     service.on_stop.append(decisions.stop)
-    _add_endpoint(app, service, store, failures.inc)
+    _add_endpoint(app, service, decisions, failures.inc)
 
 
-def _add_endpoint(app: Application, service: Service, store: Callable[[], Store], failed: Any) -> None:
+def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, failed: Any) -> None:
     from service.problems import Problem, unavailable
     from service.routes import _problems
 
@@ -128,7 +127,8 @@ def _add_endpoint(app: Application, service: Service, store: Callable[[], Store]
             message = "must be one of: " + ", ".join(teams)
             raise Problem(422, f"team {message}", errors=[{"field": "team", "message": message}])
         try:
-            receipt = store().give(body.team, ticket_id=body.ticket_id, request_id=body.request_id)
+            decisions.flush()  # the ticket may have been routed this very moment
+            receipt = decisions.store().give(body.team, ticket_id=body.ticket_id, request_id=body.request_id)
         except StoreUnavailable as error:
             failed()
             log.error("feedback was not stored", extra={"reason": str(error)})
