@@ -121,6 +121,7 @@ class Service:
         if self.previous is not None:
             info.labels(self.previous.name, self.previous.version, self.previous.provider).set(0)
         info.labels(runtime.name, runtime.version, runtime.provider).set(1)
+        self.metrics.expect(runtime.config.teams)
         self.metrics.ready.set(int(self.ready))
         for hook in self.on_swap:
             hook(runtime)

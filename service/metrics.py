@@ -13,12 +13,14 @@ import os
 import tempfile
 from bisect import bisect_left
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import prometheus_client
 import prometheus_client.values
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
+
+from models.decision import Reason
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
@@ -34,6 +36,9 @@ _BATCH_TOKENS = [16, 32, 64, 128, 256, 512, 1024, 4096, 16384, 65536]
 _RATIO = [0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0]
 
 STAGES = ("parse", "clean", "tokenize", "queue", "infer", "decide", "explain", "serialize")
+
+REFUSALS = ("queue_full", "explanations_full", "deadline", "connections", "slow", "unauthorized")
+RELOADS = ("switched", "refused")
 
 
 class Metrics:
@@ -75,6 +80,7 @@ class Metrics:
             self.histogram("stage_seconds", "Time in one stage of a ticket's way.", _STAGE_SECONDS, "stage")
         )
         self.refused = Cells(self.counter("refused", "Requests refused before they cost anything.", "reason"))
+        self.refused.start(*((reason,) for reason in REFUSALS))
         self.in_flight = self.gauge("in_flight_requests", "Requests accepted and not yet answered.")
         self.connections = self.gauge("open_connections", "Connections that clients hold open.")
 
@@ -98,6 +104,8 @@ class Metrics:
             across="livesum",
         )
         self.reloads = self.counter("reloads", "Bundles switched to, or refused.", "outcome")
+        for outcome in RELOADS:
+            self.reloads.labels(outcome)
         self.ready = self.gauge("ready_workers", "Workers that answer tickets.")
         self.memory = self.gauge("worker_memory_bytes", "Resident memory of a worker.", across="liveall")
         self.logs_dropped = self.counter("log_lines_dropped", "Log lines that nobody read in time.")
@@ -107,6 +115,7 @@ class Metrics:
         self.review_reasons = Cells(
             self.counter("review_reasons", "Why tickets went to a person; one may have several.", "reason")
         )
+        self.review_reasons.start(*((reason,) for reason in get_args(Reason)))
         self.confidence = Cells(
             self.histogram("confidence", "Calibrated confidence of the answers.", _CONFIDENCE)
         )
@@ -116,6 +125,10 @@ class Metrics:
         self.unknown_ratio = Cells(
             self.histogram("unknown_token_ratio", "Share of a ticket's tokens that are unknown.", _RATIO)
         )
+
+    def expect(self, teams: list[str]) -> None:
+        """Begin to count each team at 0, so that its first ticket is seen as a growth."""
+        self.predictions.start(*((team, decision) for team in teams for decision in ("route", "review")))
 
     def render(self) -> bytes:
         """All workers' metrics in the Prometheus text format."""
@@ -136,6 +149,11 @@ class Cells:
         self._children: dict[tuple[str, ...], Any] = {}
         if not metric._labelnames:
             self._children[()] = self._child(())
+
+    def start(self, *children: tuple[str, ...]) -> None:
+        """Show these labels from now on, at 0 if nothing was counted."""
+        for labels in children:
+            self._child(labels)
 
     def inc(self, *labels: str) -> None:
         """Count one."""

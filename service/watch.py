@@ -1,4 +1,4 @@
-"""`python -m service.watch`: the router, a load, a real Prometheus with the shipped rules; every panel's value.
+"""`python -m service.watch`: a router, a load, a real Prometheus with the shipped rules; each panel's value.
 
 What an operator's screens would show after two minutes, without Grafana. The tests of `deploy/` use the same
 pieces: `Router`, `Prometheus` and `Load` are context managers that start, wait until ready, and clean up.
