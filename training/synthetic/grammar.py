@@ -20,7 +20,7 @@ Slots = Callable[[str], str]
 Node = str | tuple[str] | list["Sequence"]
 Sequence = list[Node]
 
-_MARK = re.compile(r"[\[\]|]|\{([a-z_0-9]+)\}")
+_MARK = re.compile(r"[\[\]|]|\{([a-z_0-9]+)\}|[{}]")
 
 
 class GrammarError(ValueError):

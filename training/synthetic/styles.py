@@ -67,7 +67,7 @@ def short(parts: Parts) -> str:
     if form < 0.86:
         line = scene.choose(parts.subject.lines["short" if form < 0.68 else "ask"])
     else:
-        line = parts.problem()
+        line = min((parts.problem() for _ in range(3)), key=len)
     if parts.chance(0.75):
         line = upper_first(line)
     if parts.chance(0.35):

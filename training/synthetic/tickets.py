@@ -62,16 +62,18 @@ class Stream:
         return self
 
     def __next__(self) -> Ticket:
-        style = self._styles.deal()
-        subject: Situation | Boundary
-        if style == "boundary":
-            subject, team = self._sides.deal()
-        else:
-            team = self._teams[style].deal()
-            subject = self._situations[team].deal()
+        subject, team, style = self.deal()
         text = self._new_text(subject, team, style)
         self._count += 1
         return Ticket(f"S-{self._count:06d}", text, team, style)
+
+    def deal(self) -> tuple[Situation | Boundary, str, str]:
+        """Say what the next ticket is about, for which team, and in which style."""
+        style = self._styles.deal()
+        if style == "boundary":
+            return *self._sides.deal(), style
+        team = self._teams[style].deal()
+        return self._situations[team].deal(), team, style
 
     def _new_text(self, subject: Situation | Boundary, team: str, style: str) -> str:
         for _ in range(MAX_TRIES):
