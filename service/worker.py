@@ -29,21 +29,26 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service = app.state.service
         self._listener = listener
+        self._signalled = False
         self.failed = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """First signal: drain. Second: end at once."""
-        if self._service.draining:
+        """First signal: drain. Second: end at once.
+
+        A signal may come while a lock of the metrics or the log is held: nothing here may take one.
+        """
+        if self._signalled:
             self.should_exit = True
             self.force_exit = sig == signal.SIGINT
             return
+        self._signalled = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._drain, sig)
+
+    def _drain(self, sig: int) -> None:
         self._service.drain()
         log.info("draining", extra={"signal": signal.Signals(sig).name})
         wait = self._service.settings.drain_seconds if sig == signal.SIGTERM else 0.0
-        asyncio.get_running_loop().call_soon_threadsafe(self._exit_after, wait)
-
-    def _exit_after(self, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, setattr, self, "should_exit", True)
+        asyncio.get_running_loop().call_later(wait, setattr, self, "should_exit", True)
 
     def fail(self) -> None:
         """End because the bundle cannot be served."""
