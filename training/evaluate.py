@@ -183,6 +183,18 @@ def columns_of(arguments: argparse.Namespace) -> Columns:
     )
 
 
+def tickets_of(options: argparse.Namespace) -> Tickets:
+    """The usable tickets of `--data`; faults go to stderr, those that stop raise DataError."""
+    if not options.data.is_file():
+        raise DataError(f"{options.data}: no such file")
+    faults = Faults()
+    tickets = read_tickets(options.data, columns_of(options), faults, options.encoding)
+    faults.stop_if_fatal()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return tickets
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__.split("\n")[0])
     parser.add_argument("--bundle", type=Path, required=True, metavar="DIR")
@@ -190,18 +202,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     add_column_flags(parser)
     options = parser.parse_args(arguments)
-    faults = Faults()
     try:
         bundle = load_bundle(options.bundle)
-        if not options.data.is_file():
-            raise DataError(f"{options.data}: no such file")
-        tickets = read_tickets(options.data, columns_of(options), faults, options.encoding)
-        faults.stop_if_fatal()
+        tickets = tickets_of(options)
     except (BundleError, DataError) as error:
         print(f"training.evaluate: {error}", file=sys.stderr)
         return 1
-    for fault in faults:
-        print(fault, file=sys.stderr)
     evaluation = evaluate(bundle, tickets)
     print(json.dumps(asdict(evaluation), indent=1) if options.json else to_text(evaluation))
     return 0
