@@ -25,8 +25,8 @@ class Parts:
         self.content, self.rng, self.subject, self.team = content, rng, subject, team
         self.others = [other for other in content.asides if other != team]
         voice = content.voices[rng.choice(HURRIED_VOICES if hurried else VOICES)]
-        heavy = isinstance(subject, Situation) and subject.heavy
-        products = [product for product in content.products if not heavy or "heavy" in product.kinds]
+        needs = subject.needs if isinstance(subject, Situation) else ""
+        products = [product for product in content.products if not needs or needs in product.kinds]
         self.scene = Scene(content, rng, voice, rng.choice(products))
 
     def chance(self, probability: float) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 TEAMS = ("delivery", "returns", "payment", "warranty", "account")
+FLAGS = ("item", "needs")  # keys of a situation that hold no lines
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Situation:
     team: str
     name: str
     item: str  # does the customer have the thing: "yes", "no" or "any"
-    heavy: bool
+    needs: str  # a kind that the product must be of, or ""
     often: int  # how many times as common as the rarest
     avoid: frozenset[str]  # topics that an aside must not touch
     lines: dict[str, list[str]]  # what, more, do, want, ask, short
@@ -104,8 +105,9 @@ def _lines(values: dict) -> dict[str, list[str]]:
 
 
 def _product(name: str, values: dict) -> Product:
-    kinds, parts = frozenset(values["kinds"]), tuple(values["parts"])
-    return Product(name, values["short"], parts, kinds, values.get("plural", False))
+    plural = values.get("plural", False)
+    kinds = frozenset([*values["kinds"], *(["plural"] if plural else [])])
+    return Product(name, values["short"], tuple(values["parts"]), kinds, plural)
 
 
 def _situations(team: str) -> tuple[Situation, ...]:
@@ -114,17 +116,17 @@ def _situations(team: str) -> tuple[Situation, ...]:
             team=team,
             name=name,
             item=values["item"],
-            heavy=values.get("heavy", False),
+            needs=values.get("needs", ""),
             often=values.get("often", 1),
             avoid=frozenset(values.get("avoid", ())),
-            lines={key: lines for key, lines in _lines(values).items() if key != "item"},
+            lines={key: lines for key, lines in _lines(values).items() if key not in FLAGS},
         )
         for name, values in _read(team).items()
     )
 
 
 def _boundary(name: str, values: dict) -> Boundary:
-    lines = {key: found for key, found in _lines(values).items() if key != "item"}
+    lines = {key: found for key, found in _lines(values).items() if key not in FLAGS}
     clues = {team: _lines(values[team])["clue"] for team in TEAMS if team in values}
     return Boundary(name, values["item"], frozenset(values["avoid"]), lines, clues)
 
