@@ -339,7 +339,7 @@ def sentence(pattern: dict[str, Any], texts: Sequence[str]) -> str:
         return f"Most tokens read {_listed(named)}."
     if not named:
         return "There is nothing to read."
-    return f"Reads broadly: the most read token, {named[0]}, gets no more than that on average."
+    return f"Reads broadly, most of all {named[0]}."
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -116,7 +116,7 @@ function drawBars(weights, title) {
     "figure",
     { class: "bars" },
     el("figcaption", {}, title, el("span", { class: "value" }, short(weights[0]))),
-    el("div", { class: "columns-chart", role: "img", "aria-label": t("bars_label", { largest: short(weights[0]) }) }, ...bars),
+    el("div", { class: "columns-chart", "data-top": "1", role: "img", "aria-label": t("bars_label", { largest: short(weights[0]) }) }, ...bars),
   );
 }
 
@@ -154,7 +154,7 @@ function drawSize() {
     el(
       "table",
       { class: "figures" },
-      el("caption", {}, t("measured", numbers.measured_on)),
+      el("caption", {}, t("measured", Object.fromEntries(Object.entries(numbers.measured_on).map(([name, count]) => [name, number(count, 0)])))),
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, t("figure")), el("th", { scope: "col" }, t("unscaled")), el("th", { scope: "col" }, t("scaled")))),
       el("tbody", {}, ...figures.map(([name, raw, tamed]) => el("tr", {}, el("th", { scope: "row" }, t(name)), el("td", {}, raw), el("td", {}, tamed)))),
     ),

@@ -92,7 +92,7 @@ const ENGLISH = {
   head_next: "Tokens mostly read the one after them ({share}).",
   head_words: "Most tokens read {words}.",
   head_nearby: "Tokens read their neighbourhood: {share} of the weight stays within {distance} places.",
-  head_broad: "Reads broadly: the most read token, {words}, gets no more than that on average.",
+  head_broad: "Reads broadly, most of all {words}.",
   head_word: "“{word}” ({share})",
 
   learn_title: "Attention, by hand",
@@ -245,7 +245,7 @@ const FRENCH = {
   head_next: "Les jetons lisent surtout celui qui les suit ({share}).",
   head_words: "La plupart des jetons lisent {words}.",
   head_nearby: "Les jetons lisent leur voisinage : {share} du poids reste à {distance} places au plus.",
-  head_broad: "Lecture étendue : le jeton le plus lu, {words}, ne reçoit pas plus en moyenne.",
+  head_broad: "Lecture étendue, surtout {words}.",
   head_word: "« {word} » ({share})",
 
   learn_title: "L’attention, à la main",
