@@ -151,7 +151,11 @@ class Router(Program):
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder)
-        defaults = {"feedback_url": f"sqlite:///{folder / 'feedback.db'}", "log_requests": False}
+        defaults = {
+            "feedback_url": f"sqlite:///{folder / 'feedback.db'}",
+            "log_requests": False,
+            "drain_seconds": 0,
+        }
         self.settings = defaults | settings
 
     def command(self) -> list[str]:

@@ -1,0 +1,281 @@
+"""POST /feedback on the real server, the export that training reads, and a database that fails meanwhile."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.feedback import corrections, main, merged
+from service.records import Store, rows_in
+from service.watch import Router, get, wait_for
+
+TEXT = "I was billed two times for one kettle, please pay one of them back."
+
+
+def post(router: Router, path: str, body: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, document and headers."""
+    request = urllib.request.Request(
+        router.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status, json.load(response), dict(response.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error), dict(error.headers)
+
+
+def metric(router: Router, name: str) -> float:
+    """A metric's value, labels summed unless the name has some; 0 where there is none."""
+    with urllib.request.urlopen(router.url + "/metrics", timeout=20) as response:
+        lines = response.read().decode().splitlines()
+    named = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+    return sum(float(value) for label, _, value in named if name in (label, label.partition("{")[0]))
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Router(
+        tmp_path_factory.mktemp("router"), feedback_store_text=True, drift_seconds=0.3, drift_least=2
+    ) as running:
+        yield running
+
+
+def test_a_ticket_is_named_by_its_id_or_by_its_request(router: Router) -> None:
+    status, answer, headers = post(router, "/route", {"ticket_id": "T-1", "text": TEXT})
+    assert status == 200
+    status, taken, _ = post(router, "/feedback", {"ticket_id": "T-1", "team": answer["team"]})
+    assert status == 200
+    assert taken == {
+        "status": "created",
+        "ticket_id": "T-1",
+        "request_id": headers["x-request-id"],
+        "team": answer["team"],
+        "predicted": answer["team"],
+        "correct": True,
+    }
+    status, taken, _ = post(
+        router, "/feedback", {"request_id": headers["x-request-id"], "team": answer["team"]}
+    )
+    assert (status, taken["status"]) == (200, "unchanged")
+    status, taken, _ = post(router, "/feedback", {"ticket_id": "T-1", "team": "warranty"})
+    assert (status, taken["status"], taken["correct"]) == (200, "changed", False)
+
+
+def test_tickets_of_a_batch_are_remembered_too(router: Router) -> None:
+    tickets = [{"ticket_id": f"B-{n}", "text": TEXT} for n in range(3)]
+    assert post(router, "/route/batch", {"tickets": tickets})[0] == 200
+    _, taken, _ = post(router, "/feedback", {"ticket_id": "B-2", "team": "payment"})
+    assert taken["predicted"] is not None
+
+
+def test_feedback_on_an_unknown_ticket_is_kept(router: Router) -> None:
+    _, taken, _ = post(router, "/feedback", {"ticket_id": "never-routed", "team": "returns"})
+    assert (taken["status"], taken["predicted"], taken["correct"]) == ("created", None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"ticket_id": "T-1", "team": "gardening"}, "team"),
+        ({"ticket_id": "T-1"}, "team"),
+        ({"team": "payment"}, "one of the two"),
+        ({"ticket_id": "T-1", "request_id": "r", "team": "payment"}, "one of the two"),
+        ({"ticket_id": "T-1", "team": "payment", "note": "x"}, "note"),
+        ({"ticket_id": "", "team": "payment"}, "ticket_id"),
+        ({"ticket_id": "x" * 201, "team": "payment"}, "ticket_id"),
+        ({"ticket_id": 7, "team": "payment"}, "ticket_id"),
+    ],
+)
+def test_wrong_feedback_is_refused_and_says_why(router: Router, body: Any, field: str) -> None:
+    status, problem, headers = post(router, "/feedback", body)
+    assert status == 422
+    assert headers["content-type"] == "application/problem+json"
+    assert field in json.dumps(problem)
+    assert "gardening" not in json.dumps(problem)
+
+
+def test_counters_and_gauges_follow(router: Router) -> None:
+    before = metric(router, "larkfield_feedback_total")
+    for number in range(4):
+        post(router, "/route", {"ticket_id": f"G-{number}", "text": TEXT})
+        _, answer, _ = post(router, "/route", {"ticket_id": f"G-{number}", "text": TEXT})
+        team = answer["team"] if number else "account"
+        post(router, "/feedback", {"ticket_id": f"G-{number}", "team": team})
+        post(router, "/feedback", {"ticket_id": f"G-{number}", "team": team})
+    assert metric(router, "larkfield_feedback_total") == before + 4, "the second report counts no more"
+    wait_for("accuracy", lambda: 0 < metric(router, 'larkfield_feedback_accuracy{decision="all"}') < 1)
+    wait_for("drift", lambda: metric(router, "larkfield_drift_psi") > 0)
+    assert metric(router, "larkfield_bundle_precision") > 0.5
+
+
+def test_export_writes_what_training_reads(router: Router, tmp_path: Path, capsys: Any) -> None:
+    post(router, "/route", {"ticket_id": "E-1", "subject": "Kettle", "text": TEXT})
+    post(router, "/feedback", {"ticket_id": "E-1", "team": "warranty"})
+    earlier = tmp_path / "earlier.csv"
+    earlier.write_text("ticket_id,text,team,style\nE-1,old text,payment,plain\nE-0,a lamp,returns,plain\n")
+    out = tmp_path / "all.csv"
+    arguments = ["export", "--url", router.settings["feedback_url"], "--out", str(out)]
+    assert main([*arguments, "--add-to", str(earlier)]) == 0
+    assert "corrected the router" in capsys.readouterr().out
+    with out.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    by_id = {row["ticket_id"]: row for row in rows}
+    assert by_id["E-1"] == {"ticket_id": "E-1", "text": f"Kettle\n{TEXT}", "team": "warranty"}
+    assert by_id["E-0"]["team"] == "returns"
+    assert "never-routed" not in by_id, "there is no text to train on"
+    from training.data import read_tickets
+    from training.files import Faults
+
+    faults = Faults()
+    from training.data import Columns
+
+    tickets = read_tickets(out, Columns(), faults)
+    assert len(tickets) == len(rows)
+
+
+def test_export_takes_texts_from_the_helpdesk(router: Router, tmp_path: Path, capsys: Any) -> None:
+    helpdesk = tmp_path / "helpdesk.csv"
+    helpdesk.write_text("number,body\nnever-routed,Where is my parcel?\n")
+    out = tmp_path / "all.csv"
+    arguments = ["export", "--url", router.settings["feedback_url"], "--out", str(out), "--tickets"]
+    assert main([*arguments, str(helpdesk), "--id-column", "number", "--text-column", "body"]) == 0
+    rows = list(csv.DictReader(out.open(newline="", encoding="utf-8")))
+    assert {"ticket_id": "never-routed", "text": "Where is my parcel?", "team": "returns"} in rows
+    assert main([*arguments, str(helpdesk)]) == 1
+    assert "no column 'ticket_id'" in capsys.readouterr().err
+
+
+def test_merging_keeps_each_ticket_once() -> None:
+    base = [{"ticket_id": "1", "team": "a"}, {"ticket_id": "", "team": "b"}, {"ticket_id": "", "team": "c"}]
+    fresh = [{"ticket_id": "1", "team": "z"}, {"ticket_id": "2", "team": "y"}]
+    assert list(merged(base, fresh)) == [fresh[0], base[1], base[2], fresh[1]]
+    assert list(corrections([], {})) == []
+
+
+def test_no_text_is_stored_unless_it_is_allowed(tmp_path: Path) -> None:
+    with Router(tmp_path / "router") as router:
+        post(router, "/route", {"ticket_id": "T-1", "text": "a very secret sentence"})
+        post(router, "/feedback", {"ticket_id": "T-1", "team": "payment"})
+    files = list((tmp_path / "router").glob("feedback.db*"))
+    assert files
+    for path in [*files, tmp_path / "router" / "log"]:
+        assert b"secret" not in path.read_bytes()
+
+
+def test_a_locked_database_stops_feedback_and_nothing_else(tmp_path: Path) -> None:
+    with Router(tmp_path / "router") as router:
+        post(router, "/route", {"ticket_id": "T-1", "text": TEXT})
+        assert post(router, "/feedback", {"ticket_id": "T-1", "team": "payment"})[0] == 200
+        other = sqlite3.connect(tmp_path / "router" / "feedback.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        answers: list[Any] = []
+        waiting = threading.Thread(
+            target=lambda: answers.append(post(router, "/feedback", {"ticket_id": "T-2", "team": "payment"}))
+        )
+        waiting.start()
+        routed = 0
+        while waiting.is_alive():
+            assert post(router, "/route", {"ticket_id": "T-2", "text": TEXT})[0] == 200
+            routed += 1
+        [(status, problem, headers)] = answers
+        assert status == 503
+        assert "locked by another process" in problem["detail"]
+        assert str(tmp_path) not in json.dumps(problem)
+        assert int(headers["retry-after"]) >= 1
+        assert routed > 5, "tickets were routed while feedback waited"
+        assert metric(router, "larkfield_store_failures_total") >= 1
+        other.execute("ROLLBACK")
+        other.close()
+        status, taken, _ = post(router, "/feedback", {"ticket_id": "T-2", "team": "payment"})
+        assert (status, taken["predicted"] is not None) == (200, True)
+
+
+def test_no_database_means_no_feedback_and_routing(tmp_path: Path) -> None:
+    with Router(tmp_path / "router", feedback_url="off") as router:
+        assert post(router, "/route", {"text": TEXT})[0] == 200
+        assert post(router, "/feedback", {"ticket_id": "T-1", "team": "payment"})[0] == 404
+
+
+def test_a_restart_remembers_what_was_predicted(tmp_path: Path) -> None:
+    with Router(tmp_path / "router") as router:
+        post(router, "/route", {"ticket_id": "T-1", "text": TEXT})
+    with Router(tmp_path / "router") as router:
+        _, taken, _ = post(router, "/feedback", {"ticket_id": "T-1", "team": "payment"})
+        assert taken["predicted"] is not None
+
+
+def test_a_shadow_is_compared_and_answers_nobody(tmp_path: Path, shipped_bundle: Path) -> None:
+    with Router(tmp_path / "router", shadow_bundle=shipped_bundle) as router:
+        wait_for("the shadow", lambda: metric(router, "larkfield_shadow_bundle_info") == 1)
+        for _ in range(5):
+            assert post(router, "/route", {"text": TEXT})[0] == 200
+
+        def compared() -> bool:
+            done = metric(router, "larkfield_shadow_tickets_total")
+            return done + metric(router, "larkfield_shadow_skipped_total") == 5
+
+        wait_for("5 tickets in the shadow", compared)
+        assert metric(router, "larkfield_shadow_changes_total") == 0, "the same bundle agrees with itself"
+        assert metric(router, "larkfield_predictions_total") == 5
+
+
+def test_a_broken_shadow_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    with Router(tmp_path / "router", shadow_bundle=tmp_path / "broken") as router:
+        log = tmp_path / "router" / "log"
+        wait_for("the log", lambda: "the shadow bundle is left out" in log.read_text())
+        assert post(router, "/route", {"text": TEXT})[0] == 200
+        assert get(router.url + "/readyz")["status"] == "ready"
+
+
+@pytest.mark.slow
+def test_kill_9_of_the_server_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """Eight servers, each killed while four clients report; what was answered with 200 is in the database."""
+    acknowledged: list[str] = []
+    chance = random.Random(11)
+    for round_ in range(8):
+        router = Router(tmp_path / "router", drain_seconds=0)
+        with router:
+            stop = threading.Event()
+
+            def report(client: int, round_: int = round_, router: Router = router, stop: Any = stop) -> None:
+                number = 0
+                while not stop.is_set():
+                    ticket_id = f"{round_}-{client}-{number}"
+                    try:
+                        post(router, "/route", {"ticket_id": ticket_id, "text": TEXT})
+                        status, _, _ = post(router, "/feedback", {"ticket_id": ticket_id, "team": "payment"})
+                    except (OSError, HTTPException):
+                        return
+                    if status == 200:
+                        acknowledged.append(ticket_id)
+                    number += 1
+
+            threads = [threading.Thread(target=report, args=(client,)) for client in range(4)]
+            for thread in threads:
+                thread.start()
+            time.sleep(chance.uniform(0.3, 1.5))
+            assert router.process is not None
+            os.kill(router.process.pid, signal.SIGKILL)
+            stop.set()
+            for thread in threads:
+                thread.join()
+    store = Store(router.settings["feedback_url"])
+    kept = {row.ticket_id for row in store.feedback_with_text()}
+    assert len(acknowledged) > 50
+    assert set(acknowledged) <= kept
+    assert rows_in(store)["feedback"] == len(kept)
+    store.close()
