@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from training.data import load_dataset
-from training.synthetic import STYLES, TEAMS, Stream, filler, generate, mistype, out_of_scope
+from training.synthetic import STYLES, TEAMS, Stream, filler, generate, out_of_scope
 from training.synthetic.__main__ import main as write_file
 from training.synthetic.content import content
 from training.synthetic.grammar import GrammarError, expand, parse, slot_names, tidy
 from training.synthetic.parts import Parts
 from training.synthetic.scene import Scene
 from training.synthetic.tickets import TEAM_SHARES
+from training.synthetic.untidy import slips
 
 COUNT = 6000
 
@@ -295,13 +296,13 @@ def test_tidy_says_an_before_a_vowel():
     assert tidy("a old hose , a used one, A email") == "an old hose, a used one, An email"
 
 
-def test_typing_errors_change_words_but_not_numbers():
+def test_slips_change_words_but_not_numbers():
     text = "where is the parcel with order LK-123456 and my address me@example.org"
-    out = mistype(text, random.Random(0), rate=1.0)
+    out = slips(text, random.Random(0), rate=1.0)
     assert "LK-123456" in out
     assert "me@example.org" in out
     assert sum(a != b for a, b in zip(text.split(), out.split(), strict=True)) >= 6
-    assert mistype(text, random.Random(0), rate=0.0) == text
+    assert slips(text, random.Random(0), rate=0.0) == text
 
 
 # ------------------------------------------------------------------ texts for other tests

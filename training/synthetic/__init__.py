@@ -11,6 +11,5 @@ from training.synthetic.content import TEAMS
 from training.synthetic.elsewhere import filler, out_of_scope
 from training.synthetic.styles import STYLES
 from training.synthetic.tickets import Stream, Ticket, generate
-from training.synthetic.untidy import mistype
 
-__all__ = ["STYLES", "TEAMS", "Stream", "Ticket", "filler", "generate", "mistype", "out_of_scope"]
+__all__ = ["STYLES", "TEAMS", "Stream", "Ticket", "filler", "generate", "out_of_scope"]

@@ -3,7 +3,8 @@
 import random
 import re
 
-KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+from training.typos import slip
+
 # Chat spelling, and words that many people spell in one wrong way.
 CHAT = {
     "you": "u", "your": "ur", "are": "r", "please": "pls", "thanks": "thx", "thank you": "ty",
@@ -34,7 +35,7 @@ def untidy(text: str, rng: random.Random) -> str:
         text = re.sub(r"\?", lambda _: rng.choice(("", "??", "?!", "?")), text)
     if rng.random() < 0.25:
         text = text.rstrip(".")
-    return mistype(text, rng, rng.choice((0.0, 0.03, 0.06, 0.1, 0.15)))
+    return slips(text, rng, rng.choice((0.0, 0.03, 0.06, 0.1, 0.15)))
 
 
 def chat_spelling(text: str, rng: random.Random, rate: float) -> str:
@@ -46,36 +47,14 @@ def chat_spelling(text: str, rng: random.Random, rate: float) -> str:
     return _CHAT_WORDS.sub(short, text)
 
 
-def mistype(text: str, rng: random.Random, rate: float) -> str:
+def slips(text: str, rng: random.Random, rate: float) -> str:
     """Make a slip in each word with probability `rate`; order numbers and email addresses stay."""
 
-    def slip(match: re.Match[str]) -> str:
-        return mistype_word(match.group(), rng) if rng.random() < rate else match.group()
+    def word(match: re.Match[str]) -> str:
+        return slip(match.group(), rng) if rng.random() < rate else match.group()
 
     def token(match: re.Match[str]) -> str:
         found = match.group()
-        return found if re.search(r"[\d@]", found) else _WORD.sub(slip, found)
+        return found if re.search(r"[\d@]", found) else _WORD.sub(word, found)
 
     return re.sub(r"\S+", token, text) if rate else text
-
-
-def mistype_word(word: str, rng: random.Random) -> str:
-    """Make one slip in a word: two letters swapped, one dropped, doubled, or hit beside its key."""
-    at = rng.randrange(1, len(word) - 1)
-    kind = rng.choice(("swap", "drop", "double", "beside"))
-    if kind == "swap":
-        return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
-    if kind == "drop":
-        return word[:at] + word[at + 1 :]
-    if kind == "double":
-        return word[: at + 1] + word[at:]
-    return word[:at] + rng.choice(beside(word[at]) or word[at]) + word[at + 1 :]
-
-
-def beside(letter: str) -> str:
-    """Give the keys to the left and right of a letter on an English keyboard."""
-    for row in KEYBOARD:
-        at = row.find(letter.lower())
-        if at >= 0:
-            return row[max(0, at - 1) : at] + row[at + 1 : at + 2]
-    return ""
