@@ -1,7 +1,13 @@
-"""Where compiled kernels are kept between runs."""
+"""Where compiled kernels are kept between runs, so that a half-written or damaged file does no harm."""
 
+import contextlib
+import hashlib
 import os
 import pathlib
+import tempfile
+from collections.abc import Callable
+
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_folder() -> pathlib.Path:
@@ -9,6 +15,39 @@ def cache_folder() -> pathlib.Path:
     chosen = os.environ.get("LARKFIELD_CACHE")
     if chosen:
         return pathlib.Path(chosen)
-    return (
-        pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "larkfield-router"
-    )
+    parent = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(parent) / "larkfield-router"
+
+
+def cached(path: pathlib.Path, build: Callable[[], bytes]) -> bytes:
+    """The bytes kept at `path`, or those of `build`, kept from now on.
+
+    A file is the SHA-256 of the content, then the content; anything else is built again. Two processes may
+    build the same entry at once: each renames a complete file into place. A folder that cannot be written to
+    costs a build in every process, and no error.
+    """
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        stored = b""
+    digest, content = stored[:DIGEST_BYTES], stored[DIGEST_BYTES:]
+    if content and hashlib.sha256(content).digest() == digest:
+        return content
+    content = build()
+    with contextlib.suppress(OSError):
+        write_atomically(path, hashlib.sha256(content).digest() + content)
+    return content
+
+
+def write_atomically(path: pathlib.Path, content: bytes) -> None:
+    """Write to a temporary file beside `path`, then rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        temporary = pathlib.Path(file.name)
+        try:
+            file.write(content)
+            file.close()
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

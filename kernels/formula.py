@@ -1,4 +1,4 @@
-"""Attention as the formula reads: softmax(Q Kᵀ / √d_k + mask) V. The reference that everything else is held to."""
+"""Attention as the formula reads: softmax(Q Kᵀ / √d_k + mask) V. All else is held to it."""
 
 import math
 
@@ -17,10 +17,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tu
     if mask is None:
         weights = torch.softmax(scores, dim=-1)
     else:
-        scores = scores + mask
-        # softmax of a row of -inf is NaN, and so is its gradient: such a row is taken out before and after.
-        reads_nothing = (scores == -math.inf).all(dim=-1, keepdim=True)  # (..., n, 1)
-        weights = torch.softmax(scores.masked_fill(reads_nothing, 0.0), dim=-1)
+        # softmax of a row of -inf is NaN, and so is its gradient: such a row is let in, and taken out after.
+        reads_nothing = (mask == -math.inf).all(dim=-1, keepdim=True)
+        weights = torch.softmax(scores + mask.masked_fill(reads_nothing, 0.0), dim=-1)
         weights = weights.masked_fill(reads_nothing, 0.0)
     return weights @ v, weights
 
@@ -34,9 +33,9 @@ def additive_mask(
     causal: bool = False,
     like: Tensor,
 ) -> Tensor | None:
-    """Fold an additive mask, key lengths (batch,) and the causal rule (j > i hidden) into one additive mask.
+    """Fold a mask, key lengths (batch,) and the causal rule (j > i hidden) into one additive mask.
 
-    The result broadcasts to (batch, heads, n, m), has the type and device of `like`, and is None if all may read.
+    The result broadcasts to (batch, heads, n, m) and has the type and device of `like`; None if all may read.
     """
     combined = None if mask is None else mask.to(dtype=like.dtype, device=like.device)
     keys = torch.arange(m, device=like.device)
@@ -49,3 +48,18 @@ def additive_mask(
         penalty = torch.zeros(rule.shape, dtype=like.dtype, device=like.device).masked_fill(rule, -math.inf)
         combined = penalty if combined is None else combined + penalty
     return combined
+
+
+def gradients(
+    q: Tensor, k: Tensor, v: Tensor, weights: Tensor, out_grad: Tensor, weights_grad: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, from the weights (..., n, m) and the gradient of the output.
+
+    With P the weights: dP = dOut Vᵀ (plus the weights' own gradient, where they were used too),
+    dS = P (dP - sum_j P dP), dQ = dS K / √d_k, dK = dSᵀ Q / √d_k, dV = Pᵀ dOut.
+    """
+    p_grad = out_grad @ v.transpose(-2, -1)  # (..., n, m)
+    if weights_grad is not None:
+        p_grad = p_grad + weights_grad
+    s_grad = weights * (p_grad - (weights * p_grad).sum(dim=-1, keepdim=True)) / math.sqrt(q.shape[-1])
+    return s_grad @ k, s_grad.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ out_grad

@@ -1,7 +1,7 @@
-"""The host's half of attention.cu: what it supports, the shape of each launch, its parameters and its outputs.
+"""The host's half of attention.cu: what it supports, each launch's shape, its parameters and its outputs.
 
-`forward` and `backward` do the same for every device that can `empty` and `launch`: the GPU (kernels/gpu.py) and the
-tests' emulator (kernels/emulator).
+`forward` and `backward` do the same for every device that can `empty` and `launch`: the GPU (kernels/gpu.py)
+and the tests' emulator (kernels/emulator).
 """
 
 import ctypes
@@ -84,7 +84,7 @@ def accumulate_type(dtype: torch.dtype) -> torch.dtype:
 
 
 def refuse_unsupported(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise ValueError, with the list of what is supported, for types and sizes that attention.cu cannot take."""
+    """Raise ValueError, with a list of what is supported, for what attention.cu cannot take."""
     d_k, d_v = q.shape[-1], v.shape[-1]
     if q.dtype not in TYPES or d_k not in HEAD_SIZES or d_v not in HEAD_SIZES:
         raise ValueError(
@@ -100,8 +100,8 @@ def refuse_unsupported(q: Tensor, k: Tensor, v: Tensor) -> None:
 def plan(kernel: str, dtype: torch.dtype, heads: int, length: int, d_k: int, d_v: int) -> Launch:
     """The launch for `heads` (batch times heads) matrices of `length` owned rows.
 
-    Short rows get one row a thread, so that a warp is full at 32 rows; long ones up to four (backward: two), so that
-    every number read from shared memory is used four times. float64 has registers for one.
+    Few rows get one row a thread, so that a warp is full at 32 rows; many get up to four (backward: two), so
+    that every number read from shared memory is used four times. float64 has registers for one.
     """
     lanes = max(1, max(d_k, d_v) // 16)
     rows_per_warp = 32 // lanes
@@ -116,7 +116,7 @@ def plan(kernel: str, dtype: torch.dtype, heads: int, length: int, d_k: int, d_v
 
 
 def readable(x: Tensor) -> Tensor:
-    """`x` itself if the kernel can read it through its strides (rows contiguous, 16-byte aligned), else a copy."""
+    """`x` itself if the kernel can read it through its strides (rows 16-byte aligned), else a copy."""
     unit = 16 // x.element_size()
     strides = [stride for size, stride in zip(x.shape[:-1], x.stride(), strict=False) if size > 1]
     if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(stride % unit == 0 for stride in strides):
@@ -125,7 +125,7 @@ def readable(x: Tensor) -> Tensor:
 
 
 def heads_last(device: Device, batch: int, heads: int, length: int, d: int, dtype: torch.dtype) -> Tensor:
-    """(batch, heads, length, d), in memory (batch, length, heads, d): merging the heads then costs nothing."""
+    """(batch, heads, length, d), in memory (batch, length, heads, d): merging the heads costs nothing."""
     return device.empty((batch, length, heads, d), dtype).transpose(1, 2)
 
 
@@ -163,7 +163,7 @@ def _params(
 def _prepared(
     q: Tensor, k: Tensor, mask: Tensor | None, key_lengths: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The mask in the kernel's type with its full shape through strides of 0, and the key lengths as int32."""
+    """The mask in the kernel's type, with its full shape through strides of 0; the key lengths as int32."""
     if mask is not None:
         mask = mask.to(accumulate_type(q.dtype)).expand(*q.shape[:3], k.shape[2])
     if key_lengths is not None:
@@ -183,8 +183,8 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (output, log-sum-exp (batch, heads, n), weights) for q (batch, heads, n, d_k) and so on.
 
-    `mask` broadcasts to (batch, heads, n, m). The log-sum-exp of a row that reads nothing is +inf (so that the
-    backward pass finds weights of 0); the weights are empty unless asked for.
+    `mask` broadcasts to (batch, heads, n, m). The log-sum-exp of a row that reads nothing is +inf (so that
+    the backward pass finds weights of 0); the weights are empty unless asked for.
     """
     refuse_unsupported(q, k, v)
     (batch, heads, n, d_k), m, d_v = q.shape, k.shape[2], v.shape[3]

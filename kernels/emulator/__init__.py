@@ -23,22 +23,17 @@ ORDERS = ("in order", "reverse", "random")
 Order = Literal["in order", "reverse", "random"]
 
 # An index outside an array of known size calls the emulator; locals that nobody set are -1.7e38.
-FLAGS = [
-    "-std=c++17",
-    "-O2",
-    "-fPIC",
-    "-shared",
-    "-fsanitize=bounds",
-    "-ftrivial-auto-var-init=pattern",
-    "-U_FORTIFY_SOURCE",
-    "-ffp-contract=fast",
-    "-Wno-unknown-pragmas",
-    "-Wno-attributes",
-]
+FLAGS = (
+    "-std=c++17 -O2 -fPIC -shared -fsanitize=bounds -ftrivial-auto-var-init=pattern -U_FORTIFY_SOURCE "
+    "-ffp-contract=fast -Wno-unknown-pragmas -Wno-attributes"
+).split()
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+_libc.mmap.argtypes = [
+    *(ctypes.c_void_p, ctypes.c_size_t),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
@@ -80,7 +75,7 @@ def build(variant: Variant, source: pathlib.Path = KERNEL_SOURCE) -> pathlib.Pat
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise EmulatorError(f"{' '.join(command)}\n{done.stderr}")
-        os.replace(built, library)
+        built.replace(library)
     return library
 
 
@@ -109,9 +104,10 @@ class _Array(ctypes.Structure):
 
 
 class Emulator:
-    """A device whose threads run in a chosen order and whose arrays lie between pages that nobody may touch.
+    """A device whose threads run in a chosen order, with its arrays between pages that nobody may touch.
 
-    Arrays end at such a page, or begin at one if not `at_end`. They live until `close`; clone what must outlive it.
+    Arrays end at such a page, or begin at one if not `at_end`. They live until `close`: clone what must
+    outlive it.
     """
 
     def __init__(
