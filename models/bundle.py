@@ -30,6 +30,7 @@ import numpy as np
 import onnxruntime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from models.scope import Scope
 from models.tokenizer import Tokenizer
 
 SCHEMA_VERSION = 1
@@ -74,10 +75,11 @@ class BundleConfig(_Strict):
     version: Annotated[str, Field(min_length=1, max_length=200)]
     teams: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2)]
     max_tokens: Annotated[int, Field(ge=1)]
+    window: Annotated[int, Field(ge=0)] = 0  # tokens that the graph reads at a time (models.windows); 0: all
     vocab_size: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
     thresholds: Thresholds
-    out_of_scope: dict[str, Any] = {}
+    out_of_scope: Scope = Scope()
     reference: dict[str, Any] = {}
     recipe: dict[str, Any] = {}
     fingerprint: str = ""
@@ -353,7 +355,7 @@ def _open_session(
 def _try_session(session: onnxruntime.InferenceSession, config: BundleConfig) -> None:
     """Run two short tickets, one of them padded, and the longest ticket the bundle allows."""
     pair = np.array([[config.vocab_size - 1, 1, 1], [1, 0, 0]], np.int64)
-    longest = np.ones((1, config.max_tokens), np.int64)
+    longest = np.ones((1, min(config.max_tokens, config.window or config.max_tokens)), np.int64)
     for ids in (pair, longest):
         (logits,) = _run(session, ["logits"], {"input_ids": ids})
         if logits.shape != (len(ids), len(config.teams)):

