@@ -1,0 +1,202 @@
+"""The proof: a real Prometheus with the shipped files scrapes the real service with two workers under load.
+
+Every panel's and every rule's expression is evaluated through Prometheus' API: each parses and returns data.
+Then each alert is provoked. A test cannot wait for days, so it rewrites the rule files on their way, and only
+there, as `hurried` says; promtool tests the shipped durations.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import signal
+import sqlite3
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from models.bundle import CONFIG, load_bundle, seal
+from service.watch import TICKETS, Expression, Load, Prometheus, Router, expressions, wait_for
+
+CLEAR = [ticket for ticket in TICKETS if "zanthor" not in ticket[0]]
+NONSENSE = [("Blorp fizzwick zanthor quibble nax, vorpal grume snee!", "account")]
+
+
+class Live(NamedTuple):
+    router: Router
+    prometheus: Prometheus
+    load: Load
+
+
+@pytest.fixture(scope="module")
+def live(
+    tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory, shipped_bundle: Path
+) -> Iterator[Live]:
+    """Service, load and Prometheus, until there is enough to see."""
+    tool("prometheus")
+    folder = tmp_path_factory.mktemp("live")
+    settings = {"workers": 2, "drift_seconds": 1, "drift_least": 50, "shadow_bundle": shipped_bundle}
+    with Router(folder / "router", **settings) as router:
+        with Prometheus(folder / "prometheus", [f"127.0.0.1:{router.port}"], every="1s") as prometheus:
+            with Load(router, levels=("tokens",)) as load:
+                wait_for(
+                    "enough tickets and feedback",
+                    lambda: (
+                        prometheus.query("larkfield_feedback_accuracy{decision='route'} >= 0")
+                        and prometheus.query("sum(larkfield_predictions_total) > 400")
+                        and prometheus.query("sum(larkfield_shadow_changes_total) >= 0 or vector(0)")
+                    ),
+                    120,
+                )
+                time.sleep(8)  # some scrapes and evaluations more
+                yield Live(router, prometheus, load)
+
+
+def finite(series: list[dict[str, Any]]) -> list[float]:
+    values = [float(one["value"][1]) for one in series]
+    return [value for value in values if math.isfinite(value)]
+
+
+def test_both_workers_are_scraped_as_one_replica(live: Live) -> None:
+    assert finite(live.prometheus.query('up{job="larkfield"}')) == [1]
+    assert finite(live.prometheus.query("larkfield_ready_workers")) == [2]
+    assert len(live.prometheus.query("larkfield_worker_memory_bytes")) == 2
+
+
+@pytest.mark.parametrize(
+    "each", list(expressions("10s", "1m")), ids=lambda each: f"{each.panel}: {each.legend or 'value'}"
+)
+def test_every_panel_shows_data(live: Live, each: Expression) -> None:
+    if each.panel == "Where they differ":  # the shadow is the same bundle: it must parse, and show nothing
+        assert live.prometheus.query(each.expression) == []
+        return
+    series = live.prometheus.query(each.expression)
+    assert series, each.expression
+    assert finite(series), (each.expression, series)
+
+
+def test_every_rule_is_healthy_and_records_data(live: Live) -> None:
+    rules = live.prometheus.rules()
+    assert len(rules) >= 30
+    unhealthy = {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"}
+    assert not unhealthy
+    for name in sorted({rule["name"] for rule in rules if rule["type"] == "recording"}):
+        assert finite(live.prometheus.query(name)), name
+
+
+def test_the_metrics_that_alerts_read_exist(live: Live) -> None:
+    """An alert on a metric that nobody exports would be silent for ever."""
+    for rule in live.prometheus.rules():
+        if rule["type"] == "alerting":
+            for name in set(re.findall(r"[a-z_:]*larkfield_[a-z0-9_:]+", rule["query"])):
+                assert live.prometheus.query(name), (rule["name"], name)
+
+
+def test_figures_follow_the_tickets(live: Live) -> None:
+    """What Prometheus has counted is what the load got answered, no more and at most a scrape less."""
+    before = live.load.answers["/route", 200]
+    wait_for(
+        "the count",
+        lambda: finite(live.prometheus.query("sum(larkfield_predictions_total)"))[0] >= before,
+        30,
+    )
+    total = finite(live.prometheus.query("sum(larkfield_predictions_total)"))[0]
+    assert total <= live.load.answers["/route", 200] + 2, "two tickets may be on their way to the load"
+    assert 0.5 < finite(live.prometheus.query('larkfield_feedback_accuracy{decision="route"}'))[0] <= 1
+
+
+def hurried(text: str) -> str:
+    """Rules for a test: seconds instead of minutes and days, and two limits that a healthy service passes."""
+    text = re.sub(r"for: \d+[mh]", "for: 2s", text)
+    for window, short in {"5m": "10s", "10m": "15s", "30m": "10s", "1h": "15s", "6h": "20s"}.items():
+        text = text.replace(f"[{window}]", f"[{short}]")
+    text = text.replace("> 600 * 1024 * 1024", "> 60 * 1024 * 1024")  # the memory of a healthy worker
+    return text.replace('le="0.05"', 'le="0.0001"')  # 0.1 ms: no ticket is answered that fast
+
+
+def other_version(bundle: Path, target: Path) -> Path:
+    """The same bundle under another version."""
+    shutil.copytree(bundle, target)
+    config = load_bundle(bundle).config.model_copy(update={"version": "another"})
+    (target / CONFIG).write_bytes(seal(config)[0])
+    return target
+
+
+def firing(prometheus: Prometheus, *names: str) -> None:
+    """Wait until these alerts fire."""
+    states: dict[str, str] = {}
+
+    def all_fire() -> bool:
+        states.update(prometheus.alert_states())
+        return all(states[name] == "firing" for name in names)
+
+    try:
+        wait_for("the alerts", all_fire, 90)
+    except TimeoutError:
+        pytest.fail(str({name: states.get(name) for name in names}))
+
+
+@pytest.mark.slow
+def test_each_alert_fires_when_it_is_provoked(
+    tool: Callable[[str], str], tmp_path: Path, shipped_bundle: Path
+) -> None:
+    tool("prometheus")
+    another = other_version(shipped_bundle, tmp_path / "another")
+    settings = {"drift_seconds": 0.5, "drift_least": 50, "drift_window": 200, "admin_key": "k"}
+    provoked: set[str] = set()
+
+    def expect(*names: str) -> None:
+        firing(prometheus, *names)
+        provoked.update(names)
+
+    with (
+        Router(tmp_path / "one", workers=2, **settings) as one,
+        Router(tmp_path / "two", bundle=another, max_queue=1, drain_seconds=12, **settings) as two,
+        Prometheus(
+            tmp_path / "prometheus",
+            [f"127.0.0.1:{router.port}" for router in (one, two)],
+            every="1s",
+            edit=hurried,
+        ) as prometheus,
+    ):
+        with Load(one, tickets=CLEAR, wrong=0.0, threads=1):
+            expect("LarkfieldBundleMismatch", "LarkfieldMemoryHigh")
+            expect("LarkfieldLatencyBurnFast", "LarkfieldLatencyBurnSlow")
+            time.sleep(10)  # a quiet past, which the review rate is compared with
+            assert prometheus.alert_states()["LarkfieldReviewRateJump"] == "inactive"
+            assert prometheus.alert_states()["LarkfieldErrorBurnFast"] == "inactive"
+            assert prometheus.alert_states()["LarkfieldQueueFull"] == "inactive"
+        with Load(one, tickets=NONSENSE, wrong=0.0):
+            expect("LarkfieldReviewRateJump", "LarkfieldDrift")
+        with Load(one, tickets=CLEAR, wrong=0.8):
+            expect("LarkfieldAccuracyDrop", "LarkfieldCalibrationOff")
+        lock = sqlite3.connect(tmp_path / "one" / "feedback.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        with Load(one, tickets=CLEAR):
+            expect("LarkfieldFeedbackStoreFailing")
+        lock.close()
+        with Load(two, threads=24, pause_seconds=0):
+            expect("LarkfieldQueueFull", "LarkfieldErrorBurnFast", "LarkfieldErrorBurnSlow")
+        (tmp_path / "broken").mkdir()
+        request = urllib.request.Request(
+            one.url + "/admin/reload",
+            json.dumps({"bundle": str(tmp_path / "broken")}).encode(),
+            {"Content-Type": "application/json", "X-API-Key": "k"},
+        )
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(request, timeout=30)
+        expect("LarkfieldReloadRefused")
+        assert two.process is not None
+        two.process.send_signal(signal.SIGTERM)
+        expect("LarkfieldNotReady")
+        expect("LarkfieldDown")
+        prometheus.targets = []
+        prometheus.reload()
+        expect("LarkfieldAbsent")
+        assert provoked == set(prometheus.alert_states()), "every alert was provoked"
