@@ -55,6 +55,18 @@ def build_word_tokenizer(texts: Iterable[str], min_count: int = 2) -> Library:
         counts.update(words(text))
     kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
     ids = {PADDING: PADDING_ID, UNKNOWN: UNKNOWN_ID} | {word: i for i, word in enumerate(kept, start=2)}
+    return _word_level(ids)
+
+
+def with_more_words(library: Library, more: Iterable[str]) -> Library:
+    """The same word tokenizer with more entries behind those it has, for words it lacks."""
+    ids = dict(sorted(library.get_vocab().items(), key=lambda entry: entry[1]))
+    for word in more:
+        ids.setdefault(word, len(ids))
+    return _word_level(ids)
+
+
+def _word_level(ids: dict[str, int]) -> Library:
     library = Library(models.WordLevel(ids, unk_token=UNKNOWN))
     library.normalizer = normalizer()
     library.pre_tokenizer = word_splitter()

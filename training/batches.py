@@ -31,6 +31,11 @@ class TokenIds:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    def followed_by(self, other: "TokenIds") -> "TokenIds":
+        """These rows and then those."""
+        starts = np.concatenate([self.starts, self.starts[-1] + other.starts[1:]])
+        return TokenIds(np.concatenate([self.flat, other.flat]), starts)
+
     @property
     def lengths(self) -> np.ndarray:
         return np.diff(self.starts)

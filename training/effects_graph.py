@@ -2,7 +2,8 @@
 
 Hold the attention weights, the scale of every layer norm and the open ReLUs as this ticket set them, and
 the network is linear in its token embeddings. Its logits then split exactly into one share per token and a
-rest that no token brings (biases, positions, the average embedding):
+rest that no token brings (biases, positions, the average embedding); a token brings the pair it makes with
+its left neighbour, where the network has pairs:
 
     contrast · logits = sum of effects + rest
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # The average embedding is the reference: padding and the unknown token have no part in it.
 FIRST_WORD_ID = 2
+END = np.iinfo(np.int64).max  # of a Slice: to the end
 
 
 class Passed(NamedTuple):
@@ -42,10 +44,12 @@ def effects_on_request(graph: GraphBuilder, blocks: list[Passed], last: str, tea
     not run and `effects` has size 0. Padding has effect 0.
     """
     graph.constant("contrast", np.zeros((0, teams)))
-    graph.constant("mean_token", graph.initializers["token"][FIRST_WORD_ID:].mean(axis=0))
+    wide = "wide.token" in graph.initializers
+    for table, name in [("token", "mean_token"), *([("wide.token", "wide_mean_token")] if wide else [])]:
+        graph.constant(name, graph.initializers[table][FIRST_WORD_ID:].mean(axis=0, dtype=np.float32))
     asked = graph.op("Cast", graph.op("Size", "contrast"), to=TensorProto.BOOL)
     yes, no = type(graph)("effects_"), type(graph)()
-    _walk_back(yes, blocks, last)
+    _walk_back(yes, blocks, last, graph.initializers["wide.token"].shape[1] if wide else 0)
     nothing = numpy_helper.from_array(np.zeros((0, 0), np.float32))
     no.op("Constant", value=nothing, name="no_effects")
 
@@ -62,10 +66,14 @@ def effects_on_request(graph: GraphBuilder, blocks: list[Passed], last: str, tea
     )
 
 
-def _walk_back(back: GraphBuilder, blocks: list[Passed], last: str) -> None:
+def _walk_back(back: GraphBuilder, blocks: list[Passed], last: str, wide: int) -> None:
     # gradient of contrast · logits by the normed mean (batch, 1, d), then by each token (batch * n, d)
     last_axis, middle_axis = _axis(back, -1), _axis(back, 1)
-    by_mean = back.op("Unsqueeze", back.op("Gemm", "contrast", "head.weight", transB=1), middle_axis)
+    by_pooled = back.op("Gemm", "contrast", "head.weight", transB=1)
+    deep = (
+        back.op("Slice", by_pooled, _axis(back, 0), _axis(back, -wide), _axis(back, 1)) if wide else by_pooled
+    )
+    by_mean = back.op("Unsqueeze", deep, middle_axis)
     by_token = back.op("Mul", back.op("Transpose", "token_shares", perm=[0, 2, 1]), by_mean)
     g = _norm_back(back, "norm", last, back.op("Reshape", by_token, "flat"), last_axis)
     for number, passed in reversed(list(enumerate(blocks))):
@@ -80,7 +88,20 @@ def _walk_back(back: GraphBuilder, blocks: list[Passed], last: str) -> None:
     shares = back.op(
         "ReduceSum", back.op("Mul", g, back.op("Sub", "token_rows", "mean_token")), last_axis, keepdims=0
     )
+    if wide:
+        by_wide = back.op("Slice", by_pooled, _axis(back, -wide), _axis(back, END), _axis(back, 1))
+        shares = back.op("Add", shares, _wide_back(back, by_wide, last_axis, middle_axis))
     back.op("Mul", shares, "counted", name="asked_effects")
+
+
+def _wide_back(back: GraphBuilder, by_wide: str, last_axis: str, middle_axis: str) -> str:
+    """Shares (batch, n) of what goes past the blocks: gate and norm held, a weighted mean of rows."""
+    by_mean = back.op(
+        "Unsqueeze", _norm_back(back, "wide.norm", "wide_mean", by_wide, last_axis), middle_axis
+    )
+    by_token = back.op("Mul", back.op("Transpose", "wide_shares", perm=[0, 2, 1]), by_mean)
+    brought = back.op("Sub", "wide_rows", "wide_mean_token")
+    return back.op("ReduceSum", back.op("Mul", by_token, brought), last_axis, keepdims=0)
 
 
 def _norm_back(back: GraphBuilder, name: str, x: str, g: str, last_axis: str) -> str:

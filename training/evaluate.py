@@ -17,6 +17,7 @@ import numpy as np
 from models.bundle import Bundle, BundleError, load_bundle
 from models.decision import Decision, decide
 from models.tokenizer import Encoding
+from models.windows import read_windows
 from training.batches import TokenIds, batches_by_length
 from training.calibrate import calibration_error
 from training.data import Columns, DataError, Faults, Tickets, read_tickets
@@ -84,8 +85,13 @@ def answer(bundle: Bundle, texts: Sequence[str]) -> Answers:
 def run_graph(bundle: Bundle, tokens: TokenIds) -> np.ndarray:
     """Logits (tickets, teams), computed in batches of about equally long tickets."""
     logits = np.zeros((len(tokens), len(bundle.config.teams)), dtype=np.float32)
+
+    def run(input_ids: np.ndarray) -> np.ndarray:
+        scored: np.ndarray = bundle.session.run(["logits"], {"input_ids": input_ids})[0]
+        return scored
+
     for rows in batches_by_length(tokens.lengths, BATCH):
-        (logits[rows],) = bundle.session.run(["logits"], {"input_ids": tokens.padded(rows).numpy()})
+        logits[rows], _ = read_windows(run, tokens.padded(rows).numpy(), bundle.config.window)
     return logits
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.network import Network
+from models.network import PAIR, REACH, Network
 from training.effects_graph import Passed, effects_on_request
 
 OPSET, IR_VERSION = 18, 10
@@ -58,18 +58,17 @@ def to_onnx(network: Network) -> bytes:
     config = network.config
     graph = GraphBuilder()
     weights = {name: value.detach().numpy() for name, value in network.state_dict().items()}
-    ints = {"zero": [0], "one": [1], "one_two": [1, 2], "flat": [-1, config.d]}
+    ints = {"zero": [0], "one": [1], "one_two": [1, 2], "last": [-1], "flat": [-1, config.d]}
     for name, value in {**ints, "by_head": [config.heads, config.d // config.heads]}.items():
         graph.constant(name, value, np.int64)
 
     real = graph.op("Cast", "input_ids", to=TensorProto.BOOL, name="real")  # (batch, n)
-    x = _embed(graph, weights)  # (batch, n, d)
+    x = _embed(graph, weights, real)  # (batch, n, d)
     shape = graph.op("Shape", x, name="batch_tokens_d")
     graph.op("Concat", graph.op("Shape", "input_ids"), "by_head", axis=0, name="split_heads")
     hidden, visible = graph.constant("hidden", HIDDEN), graph.constant("visible", 0)
-    graph.op(
-        "Unsqueeze", graph.op("Where", real, visible, hidden), "one_two", name="mask"
-    )  # (batch, 1, 1, n)
+    padding = graph.op("Where", real, visible, hidden)  # (batch, n)
+    _mask(graph, network, graph.op("Unsqueeze", padding, "one_two"))
 
     x = graph.op("Reshape", x, "flat")  # (batch * n, d)
     blocks: list[Passed] = []
@@ -77,7 +76,7 @@ def to_onnx(network: Network) -> bytes:
         x, passed = _block(graph, weights, number, x, config.d // config.heads)
         blocks.append(passed)
     normed = graph.op("Reshape", _norm(graph, weights, "norm", x), shape)
-    _mean_and_head(graph, weights, real, normed)
+    _mean_and_head(graph, weights, real, padding, normed)
     _attention_on_request(graph, [passed.scores for passed in blocks])
     effects_on_request(graph, blocks, x, config.teams)
 
@@ -91,14 +90,57 @@ def to_onnx(network: Network) -> bytes:
     return graph.model([input_ids, switch, contrast], [logits, attention, effects]).SerializeToString()
 
 
-def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
-    """Token + position embeddings (batch, n, d)."""
-    token = graph.op(
-        "Gather", graph.constant("token", weights["token.weight"]), "input_ids", name="token_rows"
-    )
+def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray], real: str) -> str:
+    """What enters the first block (batch, n, d); `token_rows` is the part of it that the tokens bring."""
+    if "bigram.weight" not in weights:
+        token = _rows(graph, "token", weights, "input_ids", name="token_rows")
+    else:
+        _pairs(graph, len(weights["bigram.weight"]), real)
+        pair = _rows(graph, "bigram", weights, "pair_rows")
+        token = graph.op("Add", _rows(graph, "token", weights, "input_ids"), pair, name="token_rows")
+    if "position.weight" not in weights:
+        return token
     tokens = graph.op("Shape", "input_ids", start=1)
     positions = graph.constant("position", weights["position.weight"])
     return graph.op("Add", token, graph.op("Slice", positions, "zero", tokens, "zero"))
+
+
+def _rows(
+    graph: GraphBuilder, table: str, weights: dict[str, np.ndarray], ids: str, *, name: str = ""
+) -> str:
+    """Rows of an embedding table, which is stored in float16 where that loses nothing."""
+    values = weights[f"{table}.weight"]
+    halves = values.astype(np.float16)
+    if not np.array_equal(halves.astype(np.float32), values):
+        return graph.op("Gather", graph.constant(table, values), ids, name=name)
+    rows = graph.op("Gather", graph.constant(table, halves, np.float16), ids)
+    return graph.op("Cast", rows, to=TensorProto.FLOAT, name=name)
+
+
+def _pairs(graph: GraphBuilder, rows: int, real: str) -> None:
+    """`pair_rows` (batch, n): `models.network.bigram_rows`."""
+    left = graph.op("Pad", "input_ids", graph.constant("shift_right", [0, 1, 0, -1], np.int64))
+    for name, value in {"pair_left": PAIR[0], "pair_right": PAIR[1], "pairs": rows - 1, "first": 1}.items():
+        graph.constant(name, value, np.int64)
+    hashed = graph.op("Add", graph.op("Mul", left, "pair_left"), graph.op("Mul", "input_ids", "pair_right"))
+    row = graph.op("Add", graph.op("Mod", hashed, "pairs"), "first")
+    both = graph.op("And", real, graph.op("Cast", left, to=TensorProto.BOOL))
+    graph.op("Mul", row, graph.op("Cast", both, to=TensorProto.INT64), name="pair_rows")
+
+
+def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
+    """`mask`, what every block adds to its scores: padding (batch, 1, 1, n), and relative positions."""
+    if network.config.positions == "learned":
+        graph.op("Identity", padding, name="mask")
+        return
+    for name, value in {"scalar_zero": 0, "scalar_one": 1, "nearest": -REACH, "reach": REACH}.items():
+        graph.constant(name, value, np.int64)
+    tokens = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1), "zero")
+    places = graph.op("Range", "scalar_zero", tokens, "scalar_one")
+    away = graph.op("Sub", graph.op("Unsqueeze", places, "zero"), graph.op("Unsqueeze", places, "one"))
+    index = graph.op("Add", graph.op("Clip", away, "nearest", "reach"), "reach")  # (reader, read)
+    table = graph.constant("distance", network.distance.numpy())
+    graph.op("Add", padding, graph.op("Gather", table, index, axis=1), name="mask")
 
 
 def _norm(graph: GraphBuilder, weights: dict[str, np.ndarray], name: str, x: str) -> str:
@@ -147,14 +189,32 @@ def _block(
     return out, Passed(x, middle, inner, scores)
 
 
-def _mean_and_head(graph: GraphBuilder, weights: dict[str, np.ndarray], real: str, x: str) -> None:
+def _mean_and_head(
+    graph: GraphBuilder, weights: dict[str, np.ndarray], real: str, padding: str, x: str
+) -> None:
     """Mean over real tokens as one product of shares (batch, 1, n) and x (batch, n, d), then the head."""
     counted = graph.op("Cast", real, to=TensorProto.FLOAT, name="counted")
     tokens = graph.op("ReduceSum", counted, "one", keepdims=1)
     at_least_one = graph.op("Max", tokens, graph.constant("one_token", 1))
     shares = graph.op("Unsqueeze", graph.op("Div", counted, at_least_one), "one", name="token_shares")
-    mean = graph.op("Squeeze", graph.op("MatMul", shares, x), "one")
-    _linear(graph, weights, "head", mean, out="logits")
+    pooled = graph.op("Squeeze", graph.op("MatMul", shares, x), "one")
+    if "wide.gate.weight" in weights:
+        pooled = graph.op("Concat", pooled, _wide(graph, weights, padding), axis=1)
+    _linear(graph, weights, "head", pooled, out="logits")
+
+
+def _wide(graph: GraphBuilder, weights: dict[str, np.ndarray], padding: str) -> str:
+    """`models.network.Wide` (batch, wide); `wide_rows` (batch, n, wide) and `wide_shares` (batch, 1, n)."""
+    pairs = "wide.bigram.weight" in weights
+    rows = _rows(graph, "wide.token", weights, "input_ids", name="" if pairs else "wide_rows")
+    if pairs:
+        rows = graph.op("Add", rows, _rows(graph, "wide.bigram", weights, "pair_rows"), name="wide_rows")
+    gate = graph.constant("wide.gate.weight", weights["wide.gate.weight"].T)
+    score = graph.op("Squeeze", graph.op("MatMul", rows, gate), "last")  # the gate's bias moves none of them
+    score = graph.op("Softmax", graph.op("Add", score, padding), axis=-1)
+    shares = graph.op("Unsqueeze", score, "one", name="wide_shares")
+    mean = graph.op("Squeeze", graph.op("MatMul", shares, rows), "one", name="wide_mean")
+    return _norm(graph, weights, "wide.norm", mean)
 
 
 def _attention_on_request(graph: GraphBuilder, scores: list[str]) -> None:

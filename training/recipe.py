@@ -1,8 +1,9 @@
 """A recipe: every setting of a training run, read from a file of `training/recipes/`."""
 
 import tomllib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 FOLDER = Path(__file__).parent / "recipes"
 
@@ -24,6 +25,24 @@ class Recipe:
     batch_size: int
     learning_rate: float
     seed: int
+    # What the course has not: left out of a recipe file, it is not used.
+    positions: Literal["learned", "relative"] = "learned"
+    bigrams: int = 0
+    wide: int = 0
+    embedding_dropout: float = 0.0
+    bigram_dropout: float = 0.0
+    head_dropout: float = 0.0
+    word_dropout: float = 0.0
+    window: int = 0
+    schedule: Literal["constant", "cosine"] = "constant"
+    weight_decay: float = 0.0
+    label_smoothing: float = 0.0
+    average: float = 0.0
+    teacher: Literal["none", "words", "encoder"] = "none"
+    soft_labels: float = 0.0
+    matching: float = 0.0
+    most_taught: int = 0
+    most_tokens: int = 0
 
     def to_json(self) -> dict:
         return asdict(self)
@@ -42,8 +61,9 @@ def load_recipe(name: str, **changes: int | float) -> Recipe:
     if not path.is_file():
         raise ValueError(f"no recipe {name!r}; there are: {', '.join(recipe_names())}, or a .toml file")
     settings = {**tomllib.loads(path.read_text(encoding="utf-8")), **changes}
-    known = {field.name for field in fields(Recipe)} - {"name"}
-    unknown, missing = sorted(set(settings) - known), sorted(known - set(settings))
+    known = {field.name: field.default for field in fields(Recipe) if field.name != "name"}
+    needed = {name for name, default in known.items() if default is MISSING}
+    unknown, missing = sorted(set(settings) - known.keys()), sorted(needed - set(settings))
     if unknown or missing:
         raise ValueError(f"{path.name}: unknown settings {unknown}, missing settings {missing}")
     return Recipe(name=path.stem, **settings)

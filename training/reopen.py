@@ -32,7 +32,10 @@ def _config(stored: dict[str, torch.Tensor]) -> NetworkConfig:
     return NetworkConfig(
         vocab_size=vocab_size,
         teams=stored["head.bias"].shape[0],
-        max_tokens=stored["position"].shape[0],
+        max_tokens=stored["position"].shape[0] if "position" in stored else NetworkConfig.max_tokens,
+        positions="learned" if "position" in stored else "relative",
+        bigrams=len(stored["bigram"]) if "bigram" in stored else 0,
+        wide=stored["wide.token"].shape[1] if "wide.token" in stored else 0,
         d=d,
         heads=int(stored["by_head"][0]),
         blocks=sum(name.endswith(".attention.W_Q.weight") for name in stored),
@@ -43,8 +46,10 @@ def _config(stored: dict[str, torch.Tensor]) -> NetworkConfig:
 def _as_trained(name: str, stored: dict[str, torch.Tensor], d_k: int) -> torch.Tensor:
     """Undo the export: Gemm's transposition, and the scale inside the query weights."""
     owner, _, kind = name.rpartition(".")
-    if owner in ("token", "position"):
-        return stored[owner]
+    if owner.rpartition(".")[2] in ("token", "position", "bigram"):
+        return stored[owner].float()
+    if name == "wide.gate.bias":  # moves no share, so the graph has none
+        return torch.zeros(1)
     if owner.rpartition(".")[2].startswith("norm"):
         return stored[f"{owner}.{'scale' if kind == 'weight' else 'shift'}"]
     value = stored[name].T if kind == "weight" else stored[name]
