@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 # The fewest words are looked for among sets of at most this many words.
 MOST_WORDS = 8
-# Sets are tried exhaustively while that takes no more than this many tokens in all; this bounds the time.
-TRIED_TOKENS = 1200
+# What bounds the time: sets are tried exhaustively while they have no more than this many tokens in all ...
+TRIED_TOKENS = 400
+# ... and beyond that the graph runs about this often, so that an explanation costs a few plain calls.
+MOST_RUNS = 8
 # A bundle without effects: this many ablated tickets at most.
 MOST_ABLATIONS = 16
 STRONGEST_PAIRS = 5
@@ -130,9 +132,9 @@ def without(ids: Sequence[int], tokens: Iterable[int]) -> list[int]:
 class SmallestChange:
     """The fewest words without which another team wins.
 
-    All sets of one word, then of two, are tried where the ticket is short enough. Beyond that the word with
-    the largest effect goes, effects are found again, and so on; then words that were not needed come back.
-    What is reported was checked by routing the ticket as it was sent without these words.
+    All sets of one word, then of two and so on, are tried while the ticket is short enough for that. Beyond,
+    the words with the largest effects go, as few of them as it takes; then those that were not needed come
+    back. What is reported was checked by routing the ticket as it was sent without these words.
     """
 
     def __init__(
@@ -148,12 +150,13 @@ class SmallestChange:
             library = self.runtime.tokenizer.library
             self.ids = library.encode(answer.joined.text, add_special_tokens=False).ids
         self.candidates = [number for number, word in enumerate(words) if word.wordy]
+        self.runs = 0
 
     def find(self) -> dict[str, Any]:
         """{words, team, limit, exhaustive}: no words and no team where none was found."""
         found, exhaustive = self._every_small_set()
         if found is None and not exhaustive:
-            found = self._greedily()
+            found = self._by_effect()
         team = None if found is None else self.runtime.config.teams[found[1]]
         return {
             "words": [] if found is None else sorted(found[0]),
@@ -177,48 +180,47 @@ class SmallestChange:
                     return (chosen, confirmed), True
         return None, True
 
-    def _greedily(self) -> tuple[tuple[int, ...], int] | None:
-        gone: list[int] = []
-        effects = dict(enumerate(self.effects))
-        while len(gone) < min(MOST_WORDS, len(self.candidates)):
-            left = [number for number in self.candidates if number not in gone]
-            strongest = max(left, key=lambda number: effects[number])
-            if effects[strongest] <= 0:
-                return None
-            gone.append(strongest)
-            winner, effects = self._without(gone, effects)
-            if winner != self.contrast.team and (confirmed := self._confirm(gone)) is not None:
-                return self._give_back(tuple(gone), confirmed)
+    def _by_effect(self) -> tuple[tuple[int, ...], int] | None:
+        """The words with the largest effects: as few of them as it takes, then less those not needed."""
+        strongest = sorted(self.candidates, key=lambda number: -self.effects[number])[:MOST_WORDS]
+        strongest = [number for number in strongest if self.effects[number] > 0]
+        keeps, changes = 0, None
+        for count in (1, 2, 4, MOST_WORDS):
+            if keeps == len(strongest):
+                break
+            count = min(count, len(strongest))
+            if self._changes(strongest[:count]):
+                changes = count
+                break
+            keeps = count
+        if changes is None:
+            return None
+        while changes - keeps > 1:
+            middle = (keeps + changes) // 2
+            if self._changes(strongest[:middle]):
+                changes = middle
+            else:
+                keeps = middle
+        chosen = self._without_the_needless(strongest[:changes])
+        for tried in (chosen, strongest[:changes]):
+            if (winner := self._confirm(tried)) is not None:
+                return tuple(tried), winner
         return None
 
-    def _without(self, gone: Sequence[int], effects: dict[int, float]) -> tuple[int, dict[int, float]]:
-        """Winner of the ticket without these words, and the other words' effects there."""
-        ids = self._left(gone)
-        if not ids:
-            return int(self._winners([tuple(gone)])[0]), effects
-        if not has_effects(self.runtime):
-            return int(np.argmax(self.runtime.run(pad([ids]))[0])), effects
-        logits, by_token = graph_effects(self.runtime, ids, self.contrast)
-        stays = iter(by_token)
-        lost = {token for number in gone for token in self.words[number].tokens}
-        here = {token: next(stays, 0.0) for token in range(len(self.ids)) if token not in lost}
-        again = {
-            number: float(sum(here.get(token, 0.0) for token in word.tokens))
-            for number, word in enumerate(self.words)
-        }
-        return int(np.argmax(logits)), again
-
-    def _give_back(self, chosen: tuple[int, ...], winner: int) -> tuple[tuple[int, ...], int]:
-        """Put words back one at a time while another team still wins."""
-        while len(chosen) > 1:
-            smaller = [chosen[:i] + chosen[i + 1 :] for i in range(len(chosen))]
-            for fewer, wins in zip(smaller, self._winners(smaller), strict=True):
-                if wins != self.contrast.team and (confirmed := self._confirm(fewer)) is not None:
-                    chosen, winner = fewer, confirmed
-                    break
-            else:
+    def _without_the_needless(self, chosen: Sequence[int]) -> list[int]:
+        """Put words back, weakest first, where another team still wins."""
+        needed = list(chosen)
+        for number in reversed(chosen):
+            fewer = [other for other in needed if other != number]
+            if not fewer or self.runs >= MOST_RUNS:
                 break
-        return chosen, winner
+            if self._changes(fewer):
+                needed = fewer
+        return needed
+
+    def _changes(self, chosen: Sequence[int]) -> bool:
+        self.runs += 1
+        return bool(self._winners([chosen])[0] != self.contrast.team)
 
     def _left(self, gone: Sequence[int]) -> list[int]:
         lost = [token for number in gone for token in self.words[number].tokens]
@@ -283,7 +285,11 @@ def describe(weights: np.ndarray, texts: Sequence[str]) -> dict[str, Any]:
     """Strongest pairs, mean weight by token read, and the pattern as data and sentence; weights (n, n)."""
     count = len(texts)
     mean_read = weights.mean(axis=0) if count else np.zeros(0)
-    order = np.argsort(-weights, axis=None, kind="stable")[: min(STRONGEST_PAIRS, weights.size)]
+    flat = weights.ravel()
+    strongest = (
+        np.argpartition(-flat, STRONGEST_PAIRS)[:STRONGEST_PAIRS] if count > 2 else np.arange(flat.size)
+    )
+    order = strongest[np.lexsort((strongest, -flat[strongest]))]
     pairs = [divmod(int(place), count) for place in order]
     pattern = pattern_of(weights, mean_read)
     return {
@@ -291,7 +297,7 @@ def describe(weights: np.ndarray, texts: Sequence[str]) -> dict[str, Any]:
             {"reader": reader, "read": read, "weight": round(float(weights[reader, read]), 4)}
             for reader, read in pairs
         ],
-        "mean_read": [round(float(value), 4) for value in mean_read],
+        "mean_read": np.round(mean_read.astype(np.float64), 4).tolist(),
         "pattern": pattern,
         "summary": sentence(pattern, texts),
     }

@@ -148,7 +148,7 @@ def test_a_long_ticket_is_searched_within_bounds(ask, runtime, monkeypatch):
     monkeypatch.setattr(runtime, "session", Counting())
     explain.tokens(answer)
     count = answer.encoding.count
-    assert sum(ran) <= count * (3 + 3 * explain.MOST_WORDS + explain.MOST_WORDS**2)
+    assert sum(ran) <= explain.TRIED_TOKENS + count * (explain.MOST_RUNS + 6)
 
 
 def test_a_ticket_that_is_cut_off_explains_what_was_read(ask, runtime):
