@@ -38,17 +38,19 @@ def main() -> int:
 
 def _start(settings: Settings) -> int:
     # Only now the slow imports, so that a wrong flag is told at once.
-    from service import logs, worker
+    from service import logs, supervisor, worker
 
     try:
-        listener = worker.listen(settings.host, settings.port)
+        port, listeners = supervisor.listeners(settings)
     except OSError as error:
         print(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", file=sys.stderr)
         return 2
-    greet(settings, listener.getsockname()[1])
+    greet(settings, port)
     writer = logs.configure(settings.log_level)
     try:
-        return worker.serve(settings, listener, writer)
+        if settings.workers == 1:
+            return worker.serve(settings, listeners[0], writer)
+        return supervisor.Supervisor(settings, listeners).run()
     finally:
         writer.close()
 

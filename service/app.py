@@ -8,6 +8,7 @@ import importlib.util
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -84,8 +85,12 @@ def create_app(
     metrics: Metrics | None = None,
     writer: Writer | None = None,
     on_load_failure: Callable[[], None] | None = None,
+    bundle: Path | None = None,
 ) -> Application:
-    """The application of one worker; it loads its bundle in the background once it is started."""
+    """The application of one worker; it loads its bundle in the background once it is started.
+
+    `bundle` is the folder to begin with, if it is not that of the settings.
+    """
     settings = settings or Settings()
     service = Service(settings, metrics or Metrics(settings.metrics_folder), writer)
     app = Application(
@@ -96,7 +101,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_lifespan(service, on_load_failure),
+        lifespan=_lifespan(service, bundle or settings.bundle, on_load_failure),
     )
     app.include_router(routes.router)
     _problems(app)
@@ -108,10 +113,10 @@ def create_app(
     return app
 
 
-def _lifespan(service: Service, on_load_failure: Callable[[], None] | None) -> Any:
+def _lifespan(service: Service, bundle: Path, on_load_failure: Callable[[], None] | None) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.create_task(_load(service, on_load_failure))
+        loading = asyncio.create_task(_load(service, bundle, on_load_failure))
         publishing = asyncio.create_task(_publish(service))
         for start in service.on_start:
             start()
@@ -125,9 +130,9 @@ def _lifespan(service: Service, on_load_failure: Callable[[], None] | None) -> A
     return lifespan
 
 
-async def _load(service: Service, on_failure: Callable[[], None] | None) -> None:
+async def _load(service: Service, bundle: Path, on_failure: Callable[[], None] | None) -> None:
     try:
-        service.swap(await asyncio.to_thread(service.load, service.settings.bundle))
+        service.swap(await asyncio.to_thread(service.load, bundle))
     except Exception as error:
         log.error("the bundle was not loaded", extra={"reason": str(error)})
         if on_failure is not None:

@@ -46,7 +46,8 @@ _JSON_HEADERS = [(b"content-type", b"application/json"), *SECURITY_HEADERS]
 _CLOSE = (b"connection", b"close")
 
 
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI entries for the problems that an endpoint may answer with."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"model": ProblemDocument, "content": content} for status in statuses}
 
@@ -143,7 +144,7 @@ def id_of(request: Request) -> str:
     summary="Route one ticket",
     tags=["tickets"],
     response_model=RouteResponse,
-    responses=_problems(400, 401, 413, 415, 422, 500, 503, 504),
+    responses=problem_responses(400, 401, 413, 415, 422, 500, 503, 504),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -165,7 +166,7 @@ async def route(request: Request) -> Response:
     summary="Route several tickets",
     tags=["tickets"],
     response_model=BatchResponse,
-    responses=_problems(400, 401, 413, 415, 422, 500, 503),
+    responses=problem_responses(400, 401, 413, 415, 422, 500, 503),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -209,7 +210,7 @@ async def route_batch(request: Request) -> Response:
     response_class=Response,
     responses={
         200: {"content": {"application/x-ndjson": {}}, "description": "One answer or problem a line."},
-        **_problems(401, 415, 503),
+        **problem_responses(401, 415, 503),
     },
     openapi_extra={
         "requestBody": {

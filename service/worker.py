@@ -6,11 +6,15 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
+from service import logs
 from service.app import Application, create_app
+from service.channel import WorkerEnd
 from service.logs import Writer
 from service.metrics import Metrics
 from service.protocol import Protocol
@@ -18,6 +22,7 @@ from service.settings import Settings
 
 log = logging.getLogger("larkfield.worker")
 
+_BEAT_SECONDS = 2.0
 # Exit status of a worker that cannot serve: another try would fail the same way.
 CANNOT_SERVE = 3
 
@@ -76,14 +81,25 @@ class Server(uvicorn.Server):
         )
 
 
-def serve(settings: Settings, listener: socket.socket, writer: Writer, number: int = 0) -> int:
-    """Serve until a signal comes; returns the exit status."""
+def serve(
+    settings: Settings,
+    listener: socket.socket,
+    writer: Writer,
+    number: int = 0,
+    channel: socket.socket | None = None,
+    bundle: Path | None = None,
+) -> int:
+    """Serve until a signal comes; returns the exit status.
+
+    `channel` leads to the supervisor; `bundle` is the one to begin with, if not that of the settings.
+    """
     holder: list[Server] = []
     app = create_app(
         settings,
         metrics=Metrics(settings.metrics_folder, number),
         writer=writer,
         on_load_failure=lambda: holder[0].fail(),
+        bundle=bundle,
     )
     config = uvicorn.Config(
         app,
@@ -101,8 +117,24 @@ def serve(settings: Settings, listener: socket.socket, writer: Writer, number: i
     )
     server = Server(config, app, listener)
     holder.append(server)
+    if channel is not None:
+        app.state.service.on_start.append(lambda: _join(app, server, channel))
     server.run([listener])
     return CANNOT_SERVE if server.failed else 0
+
+
+def _join(app: Application, server: Server, channel: socket.socket) -> None:
+    """Listen to the supervisor, tell it that this worker lives, and end when it is gone."""
+    reloader = app.state.reloader
+    reloader.channel = WorkerEnd(channel, reloader.handle)
+    reloader.channel.open(on_lost=lambda: server.handle_exit(signal.SIGTERM, None))
+    loop = asyncio.get_running_loop()
+
+    def beat() -> None:
+        reloader.channel.send({"op": "beat"})
+        loop.call_later(_BEAT_SECONDS, beat)
+
+    beat()
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -119,3 +151,19 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     listener.listen(2048)
     listener.setblocking(False)
     return listener
+
+
+def main() -> int:
+    """A worker that the supervisor starts: number, listening socket, channel."""
+    number, listener, channel = (int(argument) for argument in sys.argv[1:4])
+    bundle = Path(sys.argv[4])
+    settings = Settings()
+    writer = logs.configure(settings.log_level)
+    try:
+        return serve(settings, socket.socket(fileno=listener), writer, number, socket.socket(fileno=channel))
+    finally:
+        writer.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
