@@ -1,0 +1,290 @@
+"""The figures a router is judged by, on all data sets, beside the targets and the word-count baselines.
+
+    python -m training.bench [--only larkfield banking77 clinc150] [--recipe default] [--out results.json]
+
+Every run is the real command, `python -m training.train`, in a process of its own; each figure is read from
+its report or measured on its bundle. Takes minutes for each set.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+
+from models.bundle import Bundle, load_bundle, quiet_options
+from models.decision import calibrated
+from models.network import Network, NetworkConfig
+from training.baselines import BASELINES
+from training.calibrate import calibration_error, fit_temperature
+from training.data import Columns, Dataset, Faults, load_dataset, read_tickets
+from training.evaluate import answer
+from training.export import to_onnx
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+ROOT = Path(__file__).parents[1]
+SEEDS = (0, 1, 2)  # of the splits of BANKING77
+KEPT_IN_SCOPE = 0.95
+LENGTHS = (12, 30, 60, 120)
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table. `baselines` holds the same figure of each baseline, where it has one."""
+
+    data: str
+    measure: str
+    measured: float
+    target: float
+    at_least: bool  # else at most
+    baselines: dict[str, float]
+
+    @property
+    def met(self) -> bool:
+        return self.measured >= self.target if self.at_least else self.measured <= self.target
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One finished run of the training command."""
+
+    bundle: Bundle
+    report: dict[str, Any]
+    dataset: Dataset
+    seconds: float
+
+
+def train(folder: Path, data: Path, recipe: str, columns: Columns, report: str, seed: int = 0) -> Trained:
+    """Run the training command and read what it wrote."""
+    out = folder / f"{data.name}-{seed}"
+    command = [sys.executable, "-m", "training.train", "--data", str(data), "--recipe", recipe]
+    command += ["--out", str(out), "--team-column", columns.team, "--report", report, "--seed", str(seed)]
+    started = time.perf_counter()
+    subprocess.run(command, cwd=ROOT, check=True)
+    seconds = time.perf_counter() - started
+    content = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    return Trained(load_bundle(out), content, load_dataset(data, columns=columns, seed=seed), seconds)
+
+
+def larkfield(folder: Path, recipe: str) -> list[Figure]:
+    run = train(folder, DATA / "larkfield", recipe, Columns(), "ids")
+    validation = run.report["validation"]
+    worst_style = min(style["accuracy"] for style in validation["per_style"].values())
+    robust = {one["router"]: one for one in run.report["robustness"]}
+    lost = {name: 100 * (one["clean"] - one["typos"]) for name, one in robust.items()}
+    right = {one["router"]: float(one["correct"]) for one in run.report["routers"]}
+    long = {name: min(one["long"].values()) for name, one in robust.items()}
+    size = sum(path.stat().st_size for path in run.bundle.folder.iterdir()) / MEGABYTE
+    name = "Larkfield"
+    return [
+        Figure(name, "validation tickets right, of 600", right.pop("transformer"), 598, True, right),
+        Figure(name, "accuracy in the worst style", worst_style, 0.97, True, {}),
+        Figure(name, "points lost to typing errors", lost.pop("transformer"), 1.0, False, lost),
+        Figure(
+            name, "request anywhere in 2,000 words, worst place", long.pop("transformer"), 0.97, True, long
+        ),
+        Figure(name, "calibration error, 15 bins", cross_fitted_error(run), 0.02, False, {}),
+        Figure(name, "seconds of the whole command", run.seconds, 300, False, {}),
+        Figure(name, "megabytes of the bundle", size, 8, False, {}),
+        *speed(run.bundle),
+    ]
+
+
+def banking77(folder: Path, recipe: str) -> list[Figure]:
+    columns = Columns(team="category")
+    runs = [train(folder, DATA / "banking77", recipe, columns, "none", seed) for seed in SEEDS]
+    accuracy = [run.report["validation"]["accuracy"] for run in runs]
+    beside = [baseline_accuracy(run.dataset) for run in runs]
+    baselines = {name: float(np.mean([one[name] for one in beside])) for name in BASELINES}
+    error = float(np.mean([cross_fitted_error(run) for run in runs]))
+    name = "BANKING77"
+    return [
+        Figure(
+            name,
+            f"accuracy, 10 % held out, {len(SEEDS)} seeds",
+            float(np.mean(accuracy)),
+            0.93,
+            True,
+            baselines,
+        ),
+        Figure(name, "calibration error, 15 bins", error, 0.02, False, {}),
+        Figure(
+            name,
+            "seconds of the whole command",
+            float(np.mean([run.seconds for run in runs])),
+            300,
+            False,
+            {},
+        ),
+    ]
+
+
+def clinc150(folder: Path, recipe: str) -> list[Figure]:
+    columns = Columns(team="intent")
+    run = train(folder, DATA / "clinc150", recipe, columns, "none")
+    foreign = read_tickets(DATA / "clinc150" / "oos_valid.csv", columns, Faults()).texts
+    known = run.dataset.valid
+    recall = recall_out_of_scope(
+        answer(run.bundle, known.texts).logits.max(axis=1), answer(run.bundle, foreign).logits.max(axis=1)
+    )
+    accuracy, recalls = {}, {}
+    for name, make in BASELINES.items():
+        pipeline = make().fit(run.dataset.train.texts, run.dataset.train.teams)
+        accuracy[name] = float((pipeline.predict(known.texts) == np.array(known.teams)).mean())
+        score: Callable[[Sequence[str]], np.ndarray] = getattr(
+            pipeline, "predict_proba" if hasattr(pipeline, "predict_proba") else "decision_function"
+        )
+        recalls[name] = recall_out_of_scope(score(known.texts).max(axis=1), score(foreign).max(axis=1))
+    measured = run.report["validation"]["accuracy"]
+    name = "CLINC150"
+    return [
+        Figure(name, "accuracy in scope", measured, 0.96, True, accuracy),
+        Figure(name, "out-of-scope recall, 95 % in scope kept", recall, 0.75, True, recalls),
+        Figure(name, "calibration error, 15 bins", cross_fitted_error(run), 0.02, False, {}),
+        Figure(name, "seconds of the whole command", run.seconds, 300, False, {}),
+    ]
+
+
+def recall_out_of_scope(known: np.ndarray, foreign: np.ndarray) -> float:
+    """Share of `foreign` scores below the score that KEPT_IN_SCOPE of the `known` ones clear."""
+    return float((foreign < np.quantile(known, 1 - KEPT_IN_SCOPE)).mean())
+
+
+def baseline_accuracy(dataset: Dataset) -> dict[str, float]:
+    actual = np.array(dataset.valid.teams)
+    return {
+        name: float(
+            (
+                make().fit(dataset.train.texts, dataset.train.teams).predict(dataset.valid.texts) == actual
+            ).mean()
+        )
+        for name, make in BASELINES.items()
+    }
+
+
+def cross_fitted_error(run: Trained, repeats: int = 10) -> float:
+    """Calibration error on one half of the validation tickets with the temperature of the other, averaged.
+
+    The bundle's own temperature was fitted on all of them: its error would look too small.
+    """
+    teams = {team: number for number, team in enumerate(run.dataset.teams)}
+    targets = np.array([teams[team] for team in run.dataset.valid.teams])
+    logits = answer(run.bundle, run.dataset.valid.texts).logits
+    errors = []
+    for seed in range(repeats):
+        halves = np.array_split(np.random.default_rng(seed).permutation(len(targets)), 2)
+        probabilities = np.zeros(logits.shape)
+        for fitted, measured in (halves, halves[::-1]):
+            probabilities[measured] = calibrated(
+                logits[measured], fit_temperature(logits[fitted], targets[fitted])
+            )
+        errors.append(calibration_error(probabilities.max(axis=1), probabilities.argmax(axis=1) == targets))
+    return float(np.mean(errors))
+
+
+def speed(bundle: Bundle) -> list[Figure]:
+    """Time of one ticket through the graph, as a ratio to the course's network at the same length."""
+    options = quiet_options()
+    options.intra_op_num_threads = 1
+    course = to_onnx(Network(NetworkConfig(vocab_size=2_864, teams=5)).eval())
+    model = (bundle.folder / "model.onnx").read_bytes()
+    seed, ours = (
+        onnxruntime.InferenceSession(one, options, providers=["CPUExecutionProvider"])
+        for one in (course, model)
+    )
+    return [
+        Figure(
+            "Larkfield",
+            f"inference time beside the course's network, {length} tokens",
+            time_ratio(ours, seed, length),
+            1.0,
+            False,
+            {},
+        )
+        for length in LENGTHS
+    ]
+
+
+def time_ratio(ours: Any, seed: Any, length: int, rounds: int = 60, calls: int = 20) -> float:
+    """Median over `rounds` of the ratio of both sessions' times, taken in turn."""
+    ids = np.random.default_rng(0).integers(2, 2_000, (1, length))
+    ratios = []
+    for _ in range(rounds):
+        times = []
+        for session in (ours, seed):
+            started = time.perf_counter()
+            for _ in range(calls):
+                session.run(["logits"], {"input_ids": ids})
+            times.append(time.perf_counter() - started)
+        ratios.append(times[0] / times[1])
+    return float(np.median(ratios))
+
+
+def to_markdown(figures: list[Figure]) -> str:
+    """The table, with the ratio to each baseline that has the same figure."""
+    names = list(BASELINES)
+    head = ["data", "measure", "target", "measured", "met", *(f"ratio to {name}" for name in names)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for one in figures:
+        ratios = [
+            f"{one.measured / one.baselines[name]:.3f} ({one.baselines[name]:.4g})"
+            if one.baselines.get(name)
+            else "-"
+            for name in names
+        ]
+        sign = "≥" if one.at_least else "≤"
+        cells = [
+            one.data,
+            one.measure,
+            f"{sign} {one.target:g}",
+            f"{one.measured:.4g}",
+            "yes" if one.met else "no",
+        ]
+        lines.append("| " + " | ".join([*cells, *ratios]) + " |")
+    return "\n".join(lines)
+
+
+SETS: dict[str, Callable[[Path, str], list[Figure]]] = {
+    "larkfield": larkfield,
+    "banking77": banking77,
+    "clinc150": clinc150,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.bench", description="Train on every data set and print the table of targets."
+    )
+    parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS), metavar="SET")
+    parser.add_argument("--recipe", default="default", metavar="NAME")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
+    options = parser.parse_args(arguments)
+    if not DATA.is_dir():
+        print(f"training.bench: the data sets are expected in {DATA}", file=sys.stderr)
+        return 1
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only:
+            figures += SETS[name](Path(folder), options.recipe)
+            print(to_markdown(figures), flush=True)
+    print(f"{os.cpu_count()} cores, torch {torch.__version__}, onnxruntime {onnxruntime.__version__}")
+    if options.out:
+        options.out.write_text(
+            json.dumps([{**asdict(one), "met": one.met} for one in figures], indent=1) + "\n"
+        )
+    return 0 if all(one.met for one in figures) else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
