@@ -3,7 +3,8 @@
 `fit` writes down, from training and validation tickets, what is usual; `objections` compares one ticket
 with that. Four things speak against leaving a ticket to the router, each for a reason a person can check:
 
-- `out_of_scope`: no team gets a large logit (Hendrycks et al., 2022, maximum logit score);
+- `out_of_scope`: no team gets a large logit (Hendrycks et al., 2022, maximum logit score), or many words
+  together tell the teams less apart than those of nearly any ticket;
 - `mostly_unknown_words`: most of its words stand in no training ticket;
 - `unknown_language`: its script, or the short words that hold it together, are of a language that the
   training tickets are not in;
@@ -42,9 +43,9 @@ class Scope(BaseModel):
     """What is usual; as made by default, nothing is known and no ticket is objected to.
 
     `max_logit`: the largest logit that a ticket must reach. `most_unknown`: the share of words that may be
-    unknown. `least_telling`: nats, summed over the words of a short ticket. `words`: base64 of one little-
-    endian uint32 (CRC-32 of a word) and one uint8 (1/32 nat) for each known word. `languages`, `scripts`:
-    those of the training tickets.
+    unknown. `least_telling`: nats, summed over the words of a ticket; a third is enough for a short one.
+    `words`: base64 of one little-endian uint32 (CRC-32 of a word) and one uint8 (1/32 nat) for each known
+    word. `languages`, `scripts`: those of the training tickets.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -106,7 +107,7 @@ def objections(text: str, logits: np.ndarray, scope: Scope) -> list[Reason]:
     if scope.max_logit is not None and float(logits.max()) < scope.max_logit:
         reasons.append("out_of_scope")
     if scope.words:
-        reasons += _objections_to_words(read(text, scope), scope)
+        reasons += [r for r in _objections_to_words(read(text, scope), scope) if r not in reasons]
     return reasons
 
 
@@ -116,8 +117,10 @@ def _objections_to_words(ticket: Reading, scope: Scope) -> list[Reason]:
         return ["unknown_language"]
     if ticket.unknown_share > scope.most_unknown:
         return ["mostly_unknown_words"]
-    if ticket.words == 0 or (ticket.words <= SHORT and ticket.telling < scope.least_telling):
+    if ticket.words == 0 or (ticket.words <= SHORT and ticket.telling < scope.least_telling / 3):
         return ["too_short"]
+    if ticket.words > SHORT and ticket.telling < scope.least_telling:
+        return ["out_of_scope"]
     return []
 
 
@@ -197,7 +200,7 @@ def fit(
     return scope.model_copy(
         update={
             "most_unknown": max(0.5, float(np.quantile(unknown, 0.995))),
-            "least_telling": float(np.quantile(telling, 0.005)) / 3,
+            "least_telling": float(np.quantile(telling, 0.005)),
         }
     )
 

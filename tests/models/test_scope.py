@@ -150,6 +150,23 @@ def test_small_logits_are_out_of_scope(english: Scope) -> None:
     assert objections("Où est mon colis ?", SURE - 1, english) == ["out_of_scope", "unknown_language"]
 
 
+def test_many_words_that_tell_little_are_out_of_scope(english: Scope) -> None:
+    text = "I need the help you can work for and there is for the work you can help in one week"
+    told = read(text, english).telling
+    wanting_more = english.model_copy(update={"least_telling": told + 0.01})
+    assert objections(text, SURE, wanting_more) == ["out_of_scope"]
+    assert objections(text, SURE - 1, wanting_more) == ["out_of_scope"]
+    assert objections(text, SURE, english.model_copy(update={"least_telling": told})) == []
+
+
+def test_a_short_ticket_may_tell_a_third(english: Scope) -> None:
+    told = read("I need help", english).telling
+    assert objections("I need help", SURE, english.model_copy(update={"least_telling": 3 * told})) == []
+    assert objections("I need help", SURE, english.model_copy(update={"least_telling": 3 * told + 0.01})) == [
+        "too_short"
+    ]
+
+
 def test_keeps_the_share_of_validation_tickets_that_was_asked_for() -> None:
     texts = [text for listed in ENGLISH.values() for text in listed] * 20
     teams = [team for team, listed in ENGLISH.items() for _ in listed] * 20
