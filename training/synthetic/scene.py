@@ -91,7 +91,7 @@ class Scene:
     def _fault(self, kind: str) -> str:
         lists = [
             self.content.faults[name].get(kind, [])
-            for name in sorted({*self.product.kinds, "any"} - {"heavy", "plural"})
+            for name in sorted({*self.product.kinds, "any"} & self.content.faults.keys())
         ]
         return self.choose([line for lines in lists for line in lines])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 TEAMS = ("delivery", "returns", "payment", "warranty", "account")
+POWERED = {"electric", "battery", "motor", "heat", "light"}
 FLAGS = ("item", "needs")  # keys of a situation that hold no lines
 
 
@@ -108,7 +109,9 @@ def _lines(values: dict) -> dict[str, list[str]]:
 
 def _product(name: str, values: dict) -> Product:
     plural = values.get("plural", False)
-    kinds = frozenset([*values["kinds"], *(["plural"] if plural else [])])
+    kinds = frozenset(values["kinds"])
+    kinds |= {"powered"} if kinds & POWERED else set()
+    kinds |= {"plural"} if plural else set()
     return Product(name, values["short"], tuple(values["parts"]), kinds, plural)
 
 
