@@ -1,0 +1,56 @@
+"""The router on Ray Serve: the same application, as many replicas as the load asks for, on as many machines.
+
+    serve run --app-dir deploy/ray serve_app:router          # one machine
+    serve deploy deploy/ray/serve.yaml                       # a cluster, see docs/operations.md
+
+Settings are the same LARKFIELD_… variables, from the environment of the replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ray import serve
+
+REPLICAS = {
+    "min_replicas": 1,
+    "max_replicas": 8,
+    # Tickets in flight at a replica before another is wanted; it answers one in about a millisecond.
+    "target_ongoing_requests": 4,
+    "upscale_delay_s": 5,
+    "downscale_delay_s": 120,
+}
+
+
+def build() -> Any:
+    """The ASGI application of one replica, called in it; it starts to answer once its bundle is loaded."""
+    from service.app import create_app
+    from service.settings import Settings
+
+    failed = asyncio.Event()
+    app = create_app(Settings(), on_load_failure=failed.set)
+    service = app.state.service
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        async def send_when_loaded(message: Any) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                while service.runtime is None and not failed.is_set():
+                    await asyncio.sleep(0.02)
+                if failed.is_set():
+                    message = {"type": "lifespan.startup.failed", "message": "the bundle was not loaded"}
+            await send(message)
+
+        await app(scope, receive, send_when_loaded if scope["type"] == "lifespan" else send)
+
+    return answering
+
+
+router = serve.deployment(
+    serve.ingress(build)(),
+    name="router",
+    autoscaling_config=REPLICAS,
+    max_ongoing_requests=64,
+    ray_actor_options={"num_cpus": 1},
+    graceful_shutdown_timeout_s=20,
+).bind()
