@@ -108,7 +108,7 @@ def install(app: Application, service: Service) -> None:
 
 def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, failed: Any) -> None:
     from service.problems import Problem, unavailable
-    from service.routes import _problems
+    from service.routes import problem_responses
 
     counter = service.metrics.counter
     given = counter("feedback", "Feedback by team, counted when it is first given.", "predicted", "actual")
@@ -118,7 +118,7 @@ def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, fa
         "/feedback",
         summary="Report the team that solved a ticket",
         tags=["feedback"],
-        responses=_problems(400, 401, 413, 415, 422, 500, 503),
+        responses=problem_responses(400, 401, 413, 415, 422, 500, 503),
     )
     def feedback(body: FeedbackRequest) -> FeedbackResponse:
         """Saying it twice counts once; another team later replaces the first. 200 means: durable."""
