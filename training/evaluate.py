@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.bundle import Bundle, BundleError, load_bundle
-from models.decision import Decision, decide
+from models.bundle import Bundle, BundleConfig, BundleError, load_bundle
+from models.decision import decide
 from models.tokenizer import Encoding
 from models.windows import read_windows
 from training.batches import TokenIds, batches_by_length
@@ -23,6 +23,20 @@ from training.calibrate import calibration_error
 from training.data import Columns, DataError, Faults, Tickets, read_tickets
 
 BATCH = 64
+PIECE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What serving says about one ticket, without its probabilities."""
+
+    team: str
+    confidence: float
+    decision: str
+    reasons: tuple[str, ...]
+    tokens: int  # that were read
+    unknown: int
+    truncated: bool
 
 
 @dataclass(frozen=True)
@@ -30,20 +44,19 @@ class Answers:
     """What a bundle says about each ticket, in the order of the tickets."""
 
     logits: np.ndarray  # (tickets, teams) float32
-    decisions: list[Decision]
-    encodings: list[Encoding]
+    tickets: list[Answer]
 
     @property
     def teams(self) -> list[str]:
-        return [decision.team for decision in self.decisions]
+        return [one.team for one in self.tickets]
 
     @property
     def confidence(self) -> np.ndarray:
-        return np.array([decision.confidence for decision in self.decisions])
+        return np.array([one.confidence for one in self.tickets])
 
     @property
     def routed(self) -> np.ndarray:
-        return np.array([decision.decision == "route" for decision in self.decisions])
+        return np.array([one.decision == "route" for one in self.tickets])
 
 
 @dataclass(frozen=True)
@@ -73,13 +86,20 @@ class Evaluation:
 
 
 def answer(bundle: Bundle, texts: Sequence[str]) -> Answers:
-    """Route cleaned texts through tokenizer, graph and decision."""
-    encodings = bundle.tokenizer.encode_batch(texts)
-    logits = run_graph(bundle, TokenIds.from_rows(encoding.ids for encoding in encodings))
-    decisions = [
-        decide(row, encoding, bundle.config) for row, encoding in zip(logits, encodings, strict=True)
-    ]
-    return Answers(logits, decisions, encodings)
+    """Route cleaned texts through tokenizer, graph and decision, PIECE of them at a time."""
+    logits: list[np.ndarray] = []
+    tickets: list[Answer] = []
+    for start in range(0, len(texts), PIECE):
+        encodings = bundle.tokenizer.encode_batch(texts[start : start + PIECE])
+        logits.append(run_graph(bundle, TokenIds.from_rows(encoding.ids for encoding in encodings)))
+        tickets += [_answer(row, one, bundle.config) for row, one in zip(logits[-1], encodings, strict=True)]
+    return Answers(np.concatenate(logits), tickets)
+
+
+def _answer(logits: np.ndarray, encoding: Encoding, config: BundleConfig) -> Answer:
+    made = decide(logits, encoding, config)
+    read = encoding.count, encoding.unknown, encoding.truncated
+    return Answer(made.team, made.confidence, made.decision, tuple(made.reasons), *read)
 
 
 def run_graph(bundle: Bundle, tokens: TokenIds) -> np.ndarray:

@@ -65,7 +65,7 @@ def figures(
         "thresholds": config.thresholds.model_dump(),
         "reliability": reliability(answers.confidence, correct),
         "coverage": coverage_curve(answers.confidence, correct),
-        "review_reasons": dict(Counter(reason for one in answers.decisions for reason in one.reasons)),
+        "review_reasons": dict(Counter(reason for one in answers.tickets for reason in one.reasons)),
         "mistakes": _mistakes(dataset.valid, answers, correct, texts),
         "suspected_label_errors": {
             "count": len(checks.suspects),
@@ -140,9 +140,9 @@ def _mistakes(valid: Tickets, answers: Answers, correct: np.ndarray, texts: bool
             "ticket_id": valid.ids[row],
             "row": valid.rows[row],
             "team": valid.teams[row],
-            "predicted": answers.decisions[row].team,
-            "confidence": answers.decisions[row].confidence,
-            "decision": answers.decisions[row].decision,
+            "predicted": answers.tickets[row].team,
+            "confidence": answers.tickets[row].confidence,
+            "decision": answers.tickets[row].decision,
             **({"style": valid.styles[row]} if valid.styles else {}),
             **({"text": valid.texts[row]} if texts else {}),
         }

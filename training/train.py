@@ -267,8 +267,8 @@ def calibrate(bundle: Bundle, dataset: Dataset) -> Bundle:
 
 def with_metrics(bundle: Bundle, answers: Answers, evaluation: Evaluation) -> Bundle:
     """Add the figures on the validation tickets, and what serving compares its traffic with."""
-    counts = np.array([max(1, encoding.count) for encoding in answers.encodings])
-    unknown = np.array([encoding.unknown for encoding in answers.encodings]) / counts
+    counts = np.array([max(1, one.tokens) for one in answers.tickets])
+    unknown = np.array([one.unknown for one in answers.tickets]) / counts
     traffic = reference(
         answers.teams, answers.confidence.tolist(), unknown.tolist(), counts.tolist(), bundle.config.teams
     )

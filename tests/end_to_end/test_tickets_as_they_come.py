@@ -96,7 +96,7 @@ def test_a_request_in_two_thousand_words_is_found_wherever_it_stands(form, place
         pytest.xfail(f"the shipped bundle reads only {bundle.config.max_tokens} tokens")
     stories = [as_mail(in_story(ticket.text, place, n), form, n) for n, ticket in enumerate(known)]
     answers = read(bundle, stories)
-    assert not any(encoding.truncated for encoding in answers.encodings)
+    assert not any(ticket.truncated for ticket in answers.tickets)
     assert still_right(answers, known) >= 0.9
 
 
@@ -122,4 +122,4 @@ def test_ordinary_short_tickets_go_to_their_teams(bundle):
     answers = read(bundle, texts)
     assert answers.teams == ["account", "delivery", "payment", "returns", "warranty"]
     assert answers.routed[0]
-    assert answers.routed.sum() >= 4, [decision.reasons for decision in answers.decisions]
+    assert answers.routed.sum() >= 4, [ticket.reasons for ticket in answers.tickets]

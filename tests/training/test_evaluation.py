@@ -10,16 +10,16 @@ from sklearn.metrics import f1_score
 from training_examples import ticket_rows, write_csv
 
 from models.bundle import load_bundle, verify_bundle
-from models.decision import Decision, decide
+from models.decision import decide
 from models.text import join
 from training import evaluate as evaluation_command
 from training import train as train_command
 from training.data import Columns, Faults, Tickets, read_tickets
-from training.evaluate import Answers, answer, assess
+from training.evaluate import Answer, Answers, answer, assess
 
 
-def decided(team: str, confidence: float = 0.9, decision: str = "route") -> Decision:
-    return Decision(team, confidence, decision, [], {})
+def decided(team: str, confidence: float = 0.9, decision: str = "route") -> Answer:
+    return Answer(team, confidence, decision, (), tokens=1, unknown=0, truncated=False)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def assessed():
         for i, team in enumerate(predicted)
     ]
     return (
-        assess(Answers(np.zeros((6, 4)), decisions, []), tickets, ["a", "b", "c", "never"]),
+        assess(Answers(np.zeros((6, 4)), decisions), tickets, ["a", "b", "c", "never"]),
         actual,
         predicted,
     )
@@ -51,7 +51,7 @@ def test_figures_by_hand(assessed):
 
 def test_a_team_that_the_bundle_does_not_know_is_wrong_and_named():
     tickets = Tickets("f", ["1", "2"], ["t"] * 2, ["a", "new"], [], [1, 2])
-    figures = assess(Answers(np.zeros((2, 2)), [decided("a"), decided("b")], []), tickets, ["a", "b"])
+    figures = assess(Answers(np.zeros((2, 2)), [decided("a"), decided("b")]), tickets, ["a", "b"])
     assert figures.unknown_teams == {"new": 1}
     assert figures.accuracy == 0.5
 
@@ -108,10 +108,10 @@ def test_batches_change_no_answer(trained):
         (logits,) = bundle.session.run(["logits"], {"input_ids": np.array([encoding.ids])})
         alone = decide(logits[0], encoding, bundle.config)
         assert (alone.team, alone.decision) == (
-            together.decisions[row].team,
-            together.decisions[row].decision,
+            together.tickets[row].team,
+            together.tickets[row].decision,
         )
-        assert alone.confidence == pytest.approx(together.decisions[row].confidence, abs=1e-6)
+        assert alone.confidence == pytest.approx(together.tickets[row].confidence, abs=1e-6)
 
 
 def test_mistakes_end_with_a_message_and_not_with_a_traceback(tmp_path, capsys):
