@@ -295,9 +295,8 @@ def main(given: list[str] | None = None) -> int:
         began = time.perf_counter()
         totals = run_ray(waiting, arguments, chosen.workers)
         seconds = time.perf_counter() - began
-        print(
-            f"Ray: {totals['records'] / seconds:,.0f} tickets/s ({seconds:.1f} s, start of the cluster included)"
-        )
+        rate = totals["records"] / seconds
+        print(f"Ray: {rate:,.0f} tickets/s ({seconds:.1f} s, the start of the cluster included)")
         print(f"route {totals['routed']:,}, review {totals['review']:,}, without text {totals['failed']:,}")
     came_in = sum(chunk.rows for chunk in chunks)
     went_out = count_out(out, chunks)
