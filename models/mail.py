@@ -51,6 +51,8 @@ _QUOTE_CLASS = re.compile(
     r"|\bid=[\"']?(?:Signature|x_Signature|divRplyFwdMsg)\b|\btype=[\"']?cite\b",
     re.IGNORECASE,
 )
+_HIDDEN = re.compile(r"\b(?:display\s{0,3}:\s{0,3}none|visibility\s{0,3}:\s{0,3}hidden)\b", re.IGNORECASE)
+_NEVER_CLOSED = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|wbr")
 _REST_IS_QUOTE = re.compile(
     r"\bid=[\"']?(?:x_)?(?:divRplyFwdMsg|appendonsend|mail-editor-reference-message)", re.IGNORECASE
 )
@@ -88,23 +90,38 @@ def _markup_edits(text: str, quotes: bool) -> list[Edit]:
 
 
 def _tag_edits(text: str, quotes: bool) -> Iterator[Edit]:
-    """Each tag, and each element that is not text or is a quote, with what stands in its place."""
+    """Each tag, or the whole element where it is not to be read, with what stands in its place."""
     end_of = _Finder(text)
     position = 0
     while match := _TAG.search(text, position):
-        name, start, position = (match["name"] or "").lower(), match.start(), match.end()
+        start, position = match.start(), match.end()
         if match["comment"]:
             closing = end_of("-->", position)
             if closing is None:
                 continue
             position = closing
-        elif not match["close"] and _NOT_TEXT.fullmatch(name):
-            position = end_of(f"</{name}", position) or position
-        elif quotes and not match["close"] and _REST_IS_QUOTE.search(match["attributes"] or ""):
-            position = len(text)
-        elif quotes and not match["close"] and _QUOTE_CLASS.search(match["attributes"] or ""):
-            position = _end_of_element(text, name, position)
-        yield start, position, _instead_of(name)
+        elif match["name"] and not match["close"]:
+            position = _end_of_unread(text, match, end_of, quotes)
+        yield start, position, _instead_of((match["name"] or "").lower())
+
+
+def _end_of_unread(text: str, opening: re.Match[str], end_of: _Finder, quotes: bool) -> int:
+    """Where the element ends if nothing of it is to be read, else where its opening tag ends."""
+    name, attributes, position = opening["name"].lower(), opening["attributes"], opening.end()
+    if _NOT_TEXT.fullmatch(name):
+        return end_of(f"</{name}", position) or position
+    if not attributes or _NEVER_CLOSED.fullmatch(name):
+        return position
+    if quotes and _REST_IS_QUOTE.search(attributes):
+        return len(text)
+    if quotes and _QUOTE_CLASS.search(attributes):
+        return _end_of_element(text, name, position) or len(text)
+    if _HIDDEN.search(attributes) and name not in end_of.absent:
+        closing = _end_of_element(text, name, position)
+        if closing is None:
+            end_of.absent.add(name)
+        return closing or position
+    return position
 
 
 def _instead_of(name: str) -> str:
@@ -132,14 +149,14 @@ class _Finder:
         return closing + 1 if closing >= 0 else len(self.lowered)
 
 
-def _end_of_element(text: str, name: str, position: int) -> int:
-    """Where the element that was opened before `position` closes; the end of the text if it does not."""
+def _end_of_element(text: str, name: str, position: int) -> int | None:
+    """Where the element that was opened before `position` closes; None if it does not."""
     depth = 1
     while depth and (match := _TAG.search(text, position)):
         position = match.end()
         if (match["name"] or "").lower() == name:
             depth += -1 if match["close"] else 0 if match["attributes"].endswith("/") else 1
-    return len(text) if depth else position
+    return None if depth else position
 
 
 def _with_newlines_as_spaces(text: str, edits: list[Edit]) -> Iterator[Edit]:

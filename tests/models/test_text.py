@@ -167,7 +167,9 @@ HOSTILE = [
     "On 2024 schrieb ", "On " + "a" * 240 + "\n", "> \n", "From: x\n", "From: x\nTo: y\nSubject: z\n",
     "&amp;", "-----Original", "--\n", "regards\n", "this email\n", "\u200b", "\u2019x",
     "<blockquote type=cite>", "<div class=gmail_quote></div>", "\r\n", "[cid:", "Sent from my ", "_", "-",
-    " ", "\n" + " " * 200, "<o:p", "</", "&#", "<p\n", "Confidentiality notice", "@",
+    " ", "\n" + " " * 200, "<o:p", "</", "&#",
+    "<p style=display:none>", "<p style=display:none></p><p>", "<b x='display:display:",
+    "<p\n", "Confidentiality notice", "@",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tokenizers import models, pre_tokenizers
 
 from models.tokenizer import Encoding, Tokenizer, build_word_tokenizer
 
-TEXTS = ["My card shows order 4711 twice, why?", "the lid -- broken on arrival", "card order the why"]
+TEXTS = [
     "My card shows order 4711 twice, why?",
     "the kettle's lid -- broken on arrival",
     "card order the why",
