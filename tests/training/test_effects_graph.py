@@ -1,6 +1,7 @@
 """The exported effects against the same decomposition by automatic differentiation."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -8,20 +9,27 @@ import pytest
 import torch
 from torch.nn import functional
 
-from models.network import Network, NetworkConfig
+from models.network import Network, NetworkConfig, bigram_rows
 from training.export import to_onnx
 from training.reopen import reopen
 
 CONFIG = NetworkConfig(vocab_size=50, teams=4, max_tokens=30, d=16, heads=2, blocks=2, feed_forward=32)
+SHAPES = {
+    "course": CONFIG,
+    "pairs and a way past the blocks": replace(CONFIG, positions="relative", bigrams=64, wide=8),
+}
 
 
-@pytest.fixture(scope="module")
-def network():
+@pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
+def network(request):
     torch.manual_seed(0)
-    network = Network(CONFIG).eval()
+    network = Network(request.param).eval()
     with torch.no_grad():
         for parameter in network.parameters():  # norms and biases away from 1 and 0, scores away from flat
             parameter.add_(0.3 * torch.randn_like(parameter))
+        for name, table in network.named_modules():
+            if name.endswith("bigram"):
+                table.weight[0] = 0  # no pair
     return network
 
 
@@ -30,29 +38,47 @@ def session(network):
     return onnxruntime.InferenceSession(to_onnx(network), providers=["CPUExecutionProvider"])
 
 
+def norm(layer, x):
+    """A layer norm whose deviation is held."""
+    deviation = (x.var(-1, unbiased=False, keepdim=True) + layer.eps).sqrt().detach()
+    return (x - x.mean(-1, keepdim=True)) / deviation * layer.weight + layer.bias
+
+
+def rows_of(owner, ids, config):
+    """What tokens, and the pairs they make, bring from an owner's tables (n, d)."""
+    rows = owner.token(ids)
+    return rows + owner.bigram(bigram_rows(ids[None], config)[0]) if config.bigrams else rows
+
+
 def held(network, ids, contrast):
     """Effects of one ticket: weights, norm scales and ReLUs detached, then input times gradient."""
-    embedded = network.token(ids).detach().requires_grad_()
-
-    def norm(layer, x):
-        deviation = (x.var(-1, unbiased=False, keepdim=True) + layer.eps).sqrt().detach()
-        return (x - x.mean(-1, keepdim=True)) / deviation * layer.weight + layer.bias
+    config = network.config
+    embedded = rows_of(network, ids, config).detach().requires_grad_()
 
     def heads(x):
-        return x.unflatten(-1, (CONFIG.heads, -1)).transpose(0, 1)
+        return x.unflatten(-1, (config.heads, -1)).transpose(0, 1)
 
-    x = embedded + network.position.weight[: len(ids)]
+    learned = config.positions == "learned"
+    x = embedded + network.position.weight[: len(ids)] if learned else embedded
+    bias = 0 if learned else network.relative(len(ids))
     for block in network.blocks:
         layer = block.attention
         normed = norm(block.norm_1, x)
         q, k, v = heads(layer.W_Q(normed)), heads(layer.W_K(normed)), heads(layer.W_V(normed))
-        weights = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1).detach()
+        weights = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]) + bias, -1).detach()
         x = x + layer.W_O((weights @ v).transpose(0, 1).flatten(1))
         x = x + block.down(functional.relu(block.up(norm(block.norm_2, x))))
-    difference = network.head(norm(network.norm, x).mean(0)) @ contrast
-    (gradient,) = torch.autograd.grad(difference, embedded)
-    effects = (gradient * (embedded - network.token.weight[2:].mean(0))).sum(-1)
-    return effects.detach().numpy()
+    pooled, given = norm(network.norm, x).mean(0), [(embedded, network.token)]
+    if config.wide:
+        wide = rows_of(network.wide, ids, config).detach().requires_grad_()
+        shares = network.wide.gate(wide).softmax(0).detach()
+        pooled = torch.cat([pooled, norm(network.wide.norm, (shares * wide).sum(0))])
+        given.append((wide, network.wide.token))
+    difference = network.head(pooled) @ contrast
+    assert difference.item() == pytest.approx((network(ids[None])[0] @ contrast).item(), abs=1e-4)
+    gradients = torch.autograd.grad(difference, [rows for rows, _ in given])
+    parts = [g * (rows - table.weight[2:].mean(0)) for g, (rows, table) in zip(gradients, given, strict=True)]
+    return sum(part.sum(-1) for part in parts).detach().numpy()
 
 
 @pytest.mark.parametrize("length", [1, 2, 13, 30])
