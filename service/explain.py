@@ -7,7 +7,8 @@
 
 The words' effects come from the graph's own optional output (`training.effects_graph`), chosen over
 leave-one-out, integrated gradients and attention by `service.faithfulness`. A bundle without that output is
-explained by leaving out one stretch of words at a time.
+explained by leaving out one stretch of words at a time. A ticket longer than the bundle's window is explained
+by the window that spoke for it (`models.windows`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.text import join
+from models.windows import read_windows
+from service.problems import Problem
 from service.runtime import Runtime, pad
 from service.words import Word, cut, token_words, words_of
 
@@ -65,12 +68,14 @@ def tokens(answer: Answer) -> dict[str, Any]:
     """The `tokens` level for one routed ticket."""
     runtime, config = answer.runtime, answer.runtime.config
     contrast = contrast_of(answer.logits, config.temperature)
-    words = words_of(answer.joined, answer.encoding)
-    effects, method = token_effects(runtime, answer.encoding.ids, words, contrast)
-    by_word = [float(sum(effects[token] for token in word.tokens)) for word in words]
+    window = window_of(runtime, answer.encoding.ids)
+    words = _words(answer, window)
+    effects, method = token_effects(runtime, window, words, contrast)
+    by_word = [float(sum(effects[token - window.start] for token in word.tokens)) for word in words]
     change = SmallestChange(answer, words, by_word, contrast).find()
     return {
         "level": "tokens",
+        "window": window.document(),
         "method": method,
         "team": config.teams[contrast.team],
         "runner_up": config.teams[contrast.runner_up],
@@ -84,40 +89,82 @@ def tokens(answer: Answer) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Window:
+    """Tokens [start, end) of `count`, the part of a ticket whose logits the ticket has; `ids` are theirs."""
+
+    start: int
+    end: int
+    count: int
+    ids: Sequence[int]
+
+    def holds(self, first: int, last: int) -> bool:
+        return self.start <= first and last < self.end
+
+    def document(self) -> dict[str, int]:
+        return {"start": self.start, "end": self.end, "tokens": self.count}
+
+
+def window_of(runtime: Runtime, ids: Sequence[int]) -> Window:
+    """The window that speaks for a ticket: all of it, unless it is longer than the bundle reads at a time."""
+    start, end = 0, len(ids)
+    if runtime.config.window and end > runtime.config.window:
+        start, end = read_windows(runtime.run, pad([ids]), runtime.config.window)[1][0]
+    return Window(start, end, len(ids), ids[start:end])
+
+
+def _words(answer: Answer, window: Window) -> list[Word]:
+    """The words that lie in the window as a whole."""
+    every = words_of(answer.joined, answer.encoding)
+    return [word for word in every if window.holds(word.tokens[0], word.tokens[-1])]
+
+
+def logits_of(runtime: Runtime, rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Logits (rows, teams) of tickets of any length."""
+    return read_windows(runtime.run, pad(rows), runtime.config.window)[0]
+
+
 def token_effects(
-    runtime: Runtime, ids: Sequence[int], words: Sequence[Word], contrast: Contrast
+    runtime: Runtime, window: Window, words: Sequence[Word], contrast: Contrast
 ) -> tuple[np.ndarray, str]:
-    """Each token's effect on the log-odds (tokens,), and the name of the method."""
-    if not ids:
+    """The effect of each token of a window on the log-odds, and the name of the method."""
+    if not window.ids:
         return np.zeros(0), "decomposition"
     if has_effects(runtime):
-        return graph_effects(runtime, ids, contrast)[1], "decomposition"
-    return ablation_effects(runtime, ids, words, contrast), "leave_one_out"
+        return graph_effects(runtime, window.ids, contrast), "decomposition"
+    return ablation_effects(runtime, window, words, contrast), "leave_one_out"
+
+
+def gives(runtime: Runtime, output: str) -> bool:
+    """Whether the bundle's graph has that optional output."""
+    return any(each.name == output for each in runtime.session.get_outputs())
 
 
 def has_effects(runtime: Runtime) -> bool:
     """Whether the bundle's graph can split its logits among the tokens."""
-    return any(output.name == "effects" for output in runtime.session.get_outputs())
+    return gives(runtime, "effects")
 
 
-def graph_effects(runtime: Runtime, ids: Sequence[int], contrast: Contrast) -> tuple[np.ndarray, np.ndarray]:
-    """Logits (teams,) and the graph's own effects (tokens,) of one ticket."""
+def graph_effects(runtime: Runtime, ids: Sequence[int], contrast: Contrast) -> np.ndarray:
+    """The graph's own effects (tokens,)."""
     feed = {"input_ids": np.array([ids], np.int64), "contrast": contrast.weights}
-    logits, effects = runtime.session.run(["logits", "effects"], feed)
-    return logits[0], effects[0]
+    effects: np.ndarray = runtime.session.run(["effects"], feed)[0][0]
+    return effects
 
 
 def ablation_effects(
-    runtime: Runtime, ids: Sequence[int], words: Sequence[Word], contrast: Contrast
+    runtime: Runtime, window: Window, words: Sequence[Word], contrast: Contrast
 ) -> np.ndarray:
     """Leave out one word at a time, or one stretch of neighbours where there are too many words."""
     if not words:
-        return np.zeros(len(ids))
+        return np.zeros(len(window.ids))
     stretches = np.array_split(np.arange(len(words)), min(len(words), MOST_ABLATIONS))
-    groups = [[token for word in stretch for token in words[word].tokens] for stretch in stretches]
-    logits = runtime.run(pad([without(ids, group) for group in groups]))
+    groups = [
+        [token - window.start for word in stretch for token in words[word].tokens] for stretch in stretches
+    ]
+    logits = runtime.run(pad([without(window.ids, group) for group in groups]))
     falls = contrast.log_odds - logits @ contrast.weights[0]
-    effects = np.zeros(len(ids))
+    effects = np.zeros(len(window.ids))
     for group, fall in zip(groups, falls, strict=True):
         effects[group] = fall / len(group)
     return effects
@@ -228,7 +275,7 @@ class SmallestChange:
 
     def _winners(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """The winning team of the ticket without each set of words."""
-        winners: np.ndarray = self.runtime.run(pad([self._left(chosen) for chosen in sets])).argmax(axis=1)
+        winners: np.ndarray = logits_of(self.runtime, [self._left(each) for each in sets]).argmax(axis=1)
         return winners
 
     def _confirm(self, chosen: Sequence[int]) -> int | None:
@@ -237,7 +284,7 @@ class SmallestChange:
         words = [self.words[number] for number in chosen]
         joined = join(cut("subject", ticket.subject, words), cut("text", ticket.text, words) or "")
         ids = self.runtime.tokenizer.encode(joined.text).ids
-        winner = int(np.argmax(self.runtime.run(pad([ids]))[0]))
+        winner = int(np.argmax(logits_of(self.runtime, [ids])[0]))
         return None if winner == self.contrast.team else winner
 
 
@@ -246,29 +293,33 @@ class SmallestChange:
 
 def heads(answer: Answer) -> dict[str, Any]:
     """The `heads` level: what each head did on this ticket, in numbers and in words."""
-    return _heads(answer, _attention(answer))
+    return _heads(answer, *_attention(answer))
 
 
 def full(answer: Answer) -> dict[str, Any]:
     """The `full` level: `heads`, and every weight."""
-    weights = _attention(answer)
-    return _heads(answer, weights) | {"level": "full", "weights": encode_weights(weights)}
+    window, weights = _attention(answer)
+    return _heads(answer, window, weights) | {"level": "full", "weights": encode_weights(weights)}
 
 
-def _attention(answer: Answer) -> np.ndarray:
-    """Attention weights (blocks, heads, tokens, tokens) of one ticket."""
-    count = answer.encoding.count
-    weights: np.ndarray = answer.runtime.attention(pad([answer.encoding.ids]))[1][0]
-    return weights[:, :, :count, :count]
+def _attention(answer: Answer) -> tuple[Window, np.ndarray]:
+    """The window and its attention weights (blocks, heads, tokens, tokens)."""
+    if not gives(answer.runtime, "attention"):
+        message = "this bundle's graph does not give its attention weights"
+        raise Problem(422, f"explain: {message}.", errors=[{"field": "explain", "message": message}])
+    window = window_of(answer.runtime, answer.encoding.ids)
+    weights: np.ndarray = answer.runtime.attention(pad([window.ids]))[1][0]
+    return window, weights[:, :, : len(window.ids), : len(window.ids)]
 
 
-def _heads(answer: Answer, weights: np.ndarray) -> dict[str, Any]:
-    count = answer.encoding.count
-    words = token_words(words_of(answer.joined, answer.encoding), count)
-    places = [answer.joined.locate(start, end) for start, end in answer.encoding.offsets]
-    texts = answer.encoding.tokens
+def _heads(answer: Answer, window: Window, weights: np.ndarray) -> dict[str, Any]:
+    here = slice(window.start, window.end)
+    words = token_words(_words(answer, window), answer.encoding.count)[here]
+    places = [answer.joined.locate(start, end) for start, end in answer.encoding.offsets[here]]
+    texts = answer.encoding.tokens[here]
     return {
         "level": "heads",
+        "window": window.document(),
         "tokens": [
             {"field": field, "start": start, "end": end, "word": word}
             for (field, start, end), word in zip(places, words, strict=True)

@@ -1,21 +1,27 @@
 """Explanations: places in the ticket as sent, effects that add up, changes that do change the team."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, trainers
 
+from models.bundle import BundleConfig, Thresholds, write_bundle
 from models.decision import decide
+from models.network import Network, NetworkConfig
 from models.text import join
-from models.tokenizer import PADDING, UNKNOWN, Tokenizer, normalizer, word_splitter
+from models.tokenizer import PADDING, UNKNOWN, Tokenizer, build_word_tokenizer, normalizer, word_splitter
+from models.windows import windows
 from service import explain
 from service.core import Answer
 from service.runtime import Runtime, pad
 from service.schema import RouteRequest
 from service.settings import Settings
 from service.words import cut, token_words, words_of
+from training.export import to_onnx
 
 TICKETS = [
     "You took the money for my hedge trimmer twice, please give one payment back.",
@@ -32,23 +38,24 @@ def runtime(shipped_bundle):
     return Runtime.load(shipped_bundle, Settings(provider="cpu"))
 
 
+def answer_of(runtime, text, subject=None):
+    """The Answer that an explainer is given for a ticket."""
+    joined = join(subject, text)
+    encoding = runtime.tokenizer.encode(joined.text)
+    logits = explain.logits_of(runtime, [encoding.ids])[0]
+    decision = decide(logits, encoding, runtime.config)
+    ticket = RouteRequest(text=text, subject=subject, explain="tokens")
+    return Answer("id", ticket, runtime, joined, encoding, logits, decision, {})
+
+
 @pytest.fixture
 def ask(runtime):
-    def answer(text, subject=None, explain="tokens"):
-        """The Answer that an explainer is given for a ticket."""
-        joined = join(subject, text)
-        encoding = runtime.tokenizer.encode(joined.text)
-        logits = runtime.run(pad([encoding.ids]))[0]
-        decision = decide(logits, encoding, runtime.config)
-        ticket = RouteRequest(text=text, subject=subject, explain=explain)
-        return Answer("id", ticket, runtime, joined, encoding, logits, decision, {})
-
-    return answer
+    return partial(answer_of, runtime)
 
 
 def team_of(runtime, text, subject=None):
     ids = runtime.tokenizer.encode(join(subject, text).text).ids
-    return runtime.config.teams[int(runtime.run(pad([ids]))[0].argmax())]
+    return runtime.config.teams[int(explain.logits_of(runtime, [ids])[0].argmax())]
 
 
 # --------------------------------------------------------------------------------------------- tokens
@@ -184,6 +191,79 @@ def test_a_bundle_without_effects_is_explained_by_leaving_out(ask, runtime, monk
 def test_every_level_has_an_answer_for_next_to_nothing(ask, level, text):
     explanation = explain.EXPLAINERS[level](ask(text))
     assert explanation["level"] == level
+
+
+# -------------------------------------------------------------------------------------------- windows
+
+WINDOW = 12
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory):
+    """A bundle that reads twelve tokens at a time, with a network as it was born."""
+    torch.manual_seed(4)
+    library = build_word_tokenizer(TICKETS, min_count=1)
+    size = library.get_vocab_size()
+    sizes = {"d": 16, "heads": 2, "feed_forward": 32, "positions": "relative", "bigrams": 64, "wide": 8}
+    network = Network(NetworkConfig(vocab_size=size, teams=3, **sizes)).eval()
+    config = BundleConfig(
+        name="windowed",
+        version="1",
+        teams=["one", "two", "three"],
+        max_tokens=200,
+        window=WINDOW,
+        vocab_size=size,
+        temperature=0.5,
+        thresholds=Thresholds(confidence=0.5),
+    )
+    folder = tmp_path_factory.mktemp("bundles") / "windowed"
+    write_bundle(
+        folder,
+        model=to_onnx(network),
+        tokenizer_json=library.to_str(),
+        config=config,
+        model_card="# Windowed",
+    )
+    return Runtime.load(folder, Settings(provider="cpu"))
+
+
+def test_a_long_ticket_is_explained_by_the_window_that_spoke_for_it(windowed):
+    text = " ".join(TICKETS)
+    answer = answer_of(windowed, text)
+    count = answer.encoding.count
+    assert count > 4 * WINDOW
+    pieces = windows(count, WINDOW)
+    logits = windowed.run(pad([answer.encoding.ids[start:end] for start, end in pieces]))
+    start, end = pieces[int(logits.max(axis=1).argmax())]
+
+    explanation = explain.tokens(answer)
+    assert explanation["window"] == {"start": start, "end": end, "tokens": count}
+    inside = text[answer.encoding.offsets[start][0] : answer.encoding.offsets[end - 1][1]]
+    assert "".join(text[w["start"] : w["end"]] for w in explanation["words"]) == inside.replace(" ", "")
+    total = sum(word["effect"] for word in explanation["words"]) + explanation["rest"]
+    assert total == pytest.approx(explanation["log_odds"], abs=2e-3)
+
+    full = explain.full(answer)
+    assert full["weights"]["shape"] == [2, 2, WINDOW, WINDOW]
+    assert len(full["tokens"]) == WINDOW
+    assert [token["word"] for token in full["tokens"]] == list(range(WINDOW))
+    expected = windowed.attention(pad([answer.encoding.ids[start:end]]))[1][0]
+    assert np.abs(explain.decode_weights(full["weights"]) - expected).max() < 1.6e-5
+
+
+def test_the_smallest_change_of_a_long_ticket_holds_for_all_its_windows(windowed):
+    found = 0
+    for order in itertools.islice(itertools.permutations(TICKETS), 0, 700, 35):
+        text = " ".join(order)
+        explanation = explain.tokens(answer_of(windowed, text))
+        change = explanation["smallest_change"]
+        for number in sorted(change["words"], reverse=True):
+            word = explanation["words"][number]
+            text = text[: word["start"]] + text[word["end"] :]
+        if change["words"]:
+            found += 1
+            assert team_of(windowed, text) == change["team"] != explanation["team"]
+    assert found
 
 
 # ---------------------------------------------------------------------------------------------- words
