@@ -51,8 +51,8 @@ def attention(
     and weights (..., heads, n, m). `mask` is additive float (0 = may read, -inf = may not) and broadcasts to
     (..., heads, n, m); `key_lengths` (...,), one for each of the batch, hides the keys from there on;
     `causal` hides key j from query i < j. A query that may read nothing gives zeros. Gradients flow to q, k
-    and v. Raises TypeError for a boolean mask, ValueError for shapes that do not fit and, on a GPU, for types and
-    sizes that attention.cu does not take.
+    and v. Raises TypeError for a boolean mask, ValueError for shapes that do not fit and, on a GPU, for types
+    and sizes that attention.cu does not take.
     """
     _check(q, k, v, mask, key_lengths)
     if torch.onnx.is_in_onnx_export():

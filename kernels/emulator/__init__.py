@@ -23,10 +23,10 @@ ORDERS = ("in order", "reverse", "random")
 Order = Literal["in order", "reverse", "random"]
 
 # An index outside an array of known size calls the emulator; locals that nobody set are -1.7e38.
-FLAGS = (
-    "-std=c++17 -O2 -fPIC -shared -fsanitize=bounds -ftrivial-auto-var-init=pattern -U_FORTIFY_SOURCE "
-    "-ffp-contract=fast -Wno-unknown-pragmas -Wno-attributes"
-).split()
+FLAGS = [
+    *("-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=fast", "-U_FORTIFY_SOURCE"),
+    *("-fsanitize=bounds", "-ftrivial-auto-var-init=pattern", "-Wno-unknown-pragmas", "-Wno-attributes"),
+]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -87,6 +87,8 @@ def _library(variant: Variant, source: pathlib.Path) -> ctypes.CDLL:
         *(ctypes.c_char_p, ctypes.POINTER(Params), ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_uint64),
         *(ctypes.c_void_p, ctypes.c_int),
     ]
+    library.emulate_rounding.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long]
+    library.emulate_rounding.restype = None
     library.emulator_params_bytes.restype = ctypes.c_size_t
     if library.emulator_params_bytes() != ctypes.sizeof(Params):
         raise EmulatorError("struct Params of attention.cu and kernels.launch.Params differ in size")
@@ -182,3 +184,12 @@ class Emulator:
         )
         if problem is not None:
             raise EmulatorError(f"{launch.kernel}, {launch.variant}: {problem.decode()}")
+
+
+def to_bfloat16(x: Tensor, source: pathlib.Path = KERNEL_SOURCE) -> Tensor:
+    """float32 rounded by the kernel's own code."""
+    x, rounded = x.contiguous(), torch.empty(x.shape, dtype=torch.bfloat16)
+    _library(Variant("bfloat16", 8, 8, 1), source).emulate_rounding(
+        x.data_ptr(), rounded.data_ptr(), x.numel()
+    )
+    return rounded

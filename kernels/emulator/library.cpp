@@ -22,3 +22,7 @@ extern "C" const char* emulate(const char* name, const Params* params, int block
 }
 
 extern "C" size_t emulator_params_bytes() { return sizeof(Params); }
+
+extern "C" void emulate_rounding(const float* from, bfloat16* to, long count) {
+    for (long i = 0; i < count; i++) narrow(to[i], from[i]);
+}
