@@ -70,7 +70,7 @@ class Engine:
         self._metrics = metrics
         self._queue: deque[Job] = deque()
         self._long: deque[Job] = deque()
-        self._waiting: deque[Job] = deque()  # in order of their deadline, for the sweeper
+        self._waiting: list[Job] = []  # all that are not known to be done, for the sweeper
         self._scheduled = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._batch_lane = Lane("larkfield-batch")
@@ -111,15 +111,15 @@ class Engine:
         if self._explaining >= self._settings.max_explanations:
             self._metrics.refused.inc("explanations_full")
             raise unavailable("Too many explanations are waiting.", self._settings.retry_after_seconds)
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._explain_lane.pool, work)
+        started = self._explain_lane.pool.submit(work)
+        running = asyncio.wrap_future(started)
         self._explaining += 1
         running.add_done_callback(self._explained)
         try:
             # Shielded: an explanation that is late still holds its place until its thread is free.
             return await asyncio.wait_for(asyncio.shield(running), max(0.0, deadline - perf_counter()))
         except TimeoutError:
-            running.cancel()  # no effect if it has begun
+            started.cancel()  # no effect if it has begun
             self._metrics.refused.inc("deadline")
             raise late() from None
 
@@ -204,14 +204,14 @@ class Engine:
     def _sweep(self) -> None:
         """504 for every ticket whose deadline passed; its place is free at once."""
         now = perf_counter()
-        while self._waiting and (self._waiting[0].done.done() or self._waiting[0].deadline <= now):
-            job = self._waiting.popleft()
-            if not job.done.done():
-                self._metrics.refused.inc("deadline")
-                job.done.set_exception(late())
-        for queue in (self._queue, self._long):
-            while queue and queue[0].done.done():
-                queue.popleft()
+        expired = [job for job in self._waiting if job.deadline <= now and not job.done.done()]
+        for job in expired:
+            self._metrics.refused.inc("deadline")
+            job.done.set_exception(late())
+        if expired:
+            self._queue = deque(job for job in self._queue if not job.done.done())
+            self._long = deque(job for job in self._long if not job.done.done())
+        self._waiting = [job for job in self._waiting if not job.done.done()]
         self._metrics.queue_depth.set(self.depth)
         self._sweeper = None
         if self._waiting:

@@ -267,7 +267,10 @@ class Supervisor:
 
 def listeners(settings: Settings) -> tuple[int, list[socket.socket]]:
     """The port, and a listening socket for each worker; one shared by all where the kernel cannot spread."""
-    spread = sys.platform == "linux"
+    spread = sys.platform == "linux" and settings.workers > 1
+    if spread and settings.port:
+        # Sharing would also let a second service in unnoticed: whoever has the port already is told first.
+        listen(settings.host, settings.port).close()
     first = listen(settings.host, settings.port, shared=spread)
     port: int = first.getsockname()[1]
     if not spread:

@@ -160,7 +160,8 @@ def main() -> int:
     settings = Settings()
     writer = logs.configure(settings.log_level)
     try:
-        return serve(settings, socket.socket(fileno=listener), writer, number, socket.socket(fileno=channel))
+        sockets = socket.socket(fileno=listener), socket.socket(fileno=channel)
+        return serve(settings, sockets[0], writer, number, sockets[1], bundle)
     finally:
         writer.close()
 

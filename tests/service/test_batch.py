@@ -1,0 +1,100 @@
+"""Several tickets in one request: each is judged on its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+
+from tests.service.conftest import Running
+
+NDJSON = "application/x-ndjson"
+
+
+def test_a_bad_ticket_does_not_fail_the_others(server: Running) -> None:
+    tickets = [
+        {"ticket_id": "a", "text": "parcel late"},
+        {"ticket_id": "b", "words": 1},
+        {"text": "refund card"},
+        7,
+        {"ticket_id": "e", "text": "x", "explain": "nonsense"},
+    ]
+    reply = server.call("POST", "/route/batch", {"tickets": tickets})
+    assert reply.status == 200
+    body = reply.json()
+    assert (body["routed"], body["failed"]) == (2, 3)
+    good, bad, second, number, explain = body["results"]
+    assert (good["ticket_id"], good["team"]) == ("a", "delivery")
+    assert second["team"] == "payment"
+    assert (bad["ticket_id"], bad["status"]) == ("b", 422)
+    assert {"field": "words", "message": "unknown field"} in bad["errors"]
+    assert bad["request_id"] == reply.headers["x-request-id"] + "-1"
+    assert number["status"] == explain["status"] == 422
+    assert explain["ticket_id"] == "e"
+
+
+def test_the_order_stays_and_all_are_answered(server: Running) -> None:
+    tickets = [{"ticket_id": str(n), "text": "parcel late " * (n % 40)} for n in range(256)]
+    body = server.call("POST", "/route/batch", {"tickets": tickets}).json()
+    assert [result["ticket_id"] for result in body["results"]] == [str(n) for n in range(256)]
+    assert body["routed"] == 256
+
+
+def test_too_many_and_none_are_refused(server: Running) -> None:
+    many = server.call("POST", "/route/batch", {"tickets": [{"text": "x"}] * 257})
+    assert many.status == 422
+    assert many.json()["errors"] == [{"field": "tickets", "message": "at most 256 tickets"}]
+    assert server.call("POST", "/route/batch", {"tickets": []}).status == 422
+    assert server.call("POST", "/route/batch", {"tickets": [], "more": 1}).status == 422
+    assert server.call("POST", "/route/batch", b"nonsense").status == 422
+
+
+def test_a_full_queue_delays_a_batch_and_fails_none(start: Callable[..., Running]) -> None:
+    running = start(max_queue=2)
+    body = running.call("POST", "/route/batch", {"tickets": [{"text": "parcel late"}] * 200}).json()
+    assert (body["routed"], body["failed"]) == (200, 0)
+
+
+def test_a_stream_answers_each_line_in_order(server: Running) -> None:
+    lines = [json.dumps({"ticket_id": str(n), "text": "parcel late " * (n % 30)}) for n in range(500)]
+    lines[100] = "{broken"
+    lines[200] = json.dumps({"ticket_id": "200", "txt": "?"})
+    reply = server.call("POST", "/route/stream", "\n".join(lines).encode(), content_type=NDJSON)
+    assert reply.status == 200
+    assert reply.headers["content-type"] == NDJSON
+    results = [json.loads(line) for line in reply.body.splitlines()]
+    assert len(results) == 500
+    assert results[100]["status"] == results[200]["status"] == 422
+    good = [n for n in range(500) if n not in (100, 200)]
+    assert [results[n]["ticket_id"] for n in good] == [str(n) for n in good]
+
+
+def test_a_line_that_is_too_long_fails_alone(start: Callable[..., Running]) -> None:
+    running = start(max_body_bytes=1024)
+    body = b'{"text":"a"}\n{"text":"' + b"x" * 300_000 + b'"}\n\n{"text":"b"}\n'
+    reply = running.call("POST", "/route/stream", body, content_type=NDJSON)
+    statuses = [json.loads(line).get("status", 200) for line in reply.body.splitlines()]
+    assert statuses == [200, 413, 200]
+
+
+def test_answers_come_while_the_request_is_being_sent(server: Running) -> None:
+    with server.connect() as connection:
+        connection.sendall(
+            b"POST /route/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        for number in range(3):
+            line = json.dumps({"ticket_id": str(number), "text": "parcel"}).encode() + b"\n"
+            connection.sendall(b"%x\r\n%s\r\n" % (len(line), line))
+            assert f'"ticket_id":"{number}"'.encode() in read_until(connection, b"}\n")
+        connection.sendall(b"0\r\n\r\n")
+        read_until(connection, b"0\r\n\r\n")
+
+
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    data = b""
+    while not data.rstrip(b"\r\n").endswith(end.rstrip(b"\r\n")):
+        more = connection.recv(65_536)
+        assert more, f"the connection ended after {data[-200:]!r}"
+        data += more
+    return data

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import Settings, table
+from tests.service.conftest import ROOT, Running
+
+
+def test_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARKFIELD_PORT", "8123")
+    monkeypatch.setenv("LARKFIELD_MAX_QUEUE", "7")
+    settings = Settings()
+    assert (settings.port, settings.max_queue) == (8123, 7)
+
+
+def test_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARKFIELD_WORKERS", "0")
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        Settings()
+
+
+def test_every_setting_is_documented() -> None:
+    assert all(field.description for field in Settings.model_fields.values())
+    rows = table().splitlines()[2:]
+    assert len(rows) == len(Settings.model_fields)
+    assert "| `LARKFIELD_PORT` | 8000 | Port to listen on; 0 picks a free one. |" in rows
+
+
+def test_docs_carry_the_table() -> None:
+    assert table() in (ROOT / "docs" / "serving.md").read_text(), "run python -m service.settings"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost", "127.9.9.9"])
+def test_loopback_needs_no_key(host: str) -> None:
+    Settings(host=host).refuse_unprotected()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_others_may_not_call_without_a_key(host: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no API key is set"):
+        Settings(host=host).refuse_unprotected()
+    with pytest.raises(ValueError, match="no API key is set"):
+        Settings(host=host, api_keys=" , ").refuse_unprotected()
+    Settings(host=host, allow_no_keys=True).refuse_unprotected()
+    Settings(host=host, api_keys="secret").refuse_unprotected()
+    Settings(host=host, api_keys_file=tmp_path / "keys").refuse_unprotected()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--host", "0.0.0.0"], "no API key is set"),
+        (["--port", "99999"], "LARKFIELD_PORT: Input should be less than or equal to 65535"),
+    ],
+)
+def test_the_start_is_refused_with_a_sentence(flags: list[str], expected: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "service", *flags], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_told(start: Callable[..., Running]) -> None:
+    running = start()
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "--port", str(running.port)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "cannot listen" in done.stderr
+
+
+def test_a_bad_bundle_ends_the_start(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "--port", "0", "--bundle", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3
+    assert "config.json" in done.stderr
+
+
+def test_the_greeting_can_be_pasted(start: Callable[..., Running]) -> None:
+    running = start()
+    output = running.output.read_text()
+    assert running.url in output
+    curl = next(line.strip() for line in output.splitlines() if line.strip().startswith("curl"))
+    done = subprocess.run(["bash", "-c", curl + " -sS"], capture_output=True, text=True, timeout=60)
+    assert '"team"' in done.stdout
