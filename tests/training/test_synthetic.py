@@ -15,6 +15,7 @@ from training.synthetic import STYLES, TEAMS, Stream, filler, generate, out_of_s
 from training.synthetic.__main__ import main as write_file
 from training.synthetic.content import content
 from training.synthetic.grammar import GrammarError, expand, parse, slot_names, tidy
+from training.synthetic.mails import FORMATS, as_mail
 from training.synthetic.parts import Parts
 from training.synthetic.scene import Scene
 from training.synthetic.tickets import TEAM_SHARES
@@ -341,3 +342,13 @@ def test_the_command_refuses_a_count_below_one(tmp_path, capsys):
     with pytest.raises(SystemExit):
         write_file(["--count", "0", "--out", str(Path(tmp_path) / "none.csv")])
     assert "--count" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_mail_is_the_same_for_the_same_seed_and_speaks_of_other_teams(form):
+    mail = as_mail("My lamp flickers.", form, seed=1)
+    assert mail == as_mail("My lamp flickers.", form, seed=1) != as_mail("My lamp flickers.", form, seed=2)
+    assert "My lamp flickers." in mail
+    everything = " ".join(as_mail("", form, seed) for seed in range(30))
+    for word in ("courier", "refund", "invoice", "guarantee", "password"):
+        assert word in everything
