@@ -16,7 +16,7 @@ from kernels.cases import Case
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)")
 
-# pytest-xdist wants the same test names in every worker: which cases there are is fixed, their numbers are not.
+# Which cases there are is fixed (workers of pytest-xdist must agree on them), the numbers in them are not.
 FIXED = 1
 SEED = int(os.environ.get("LARKFIELD_SEED", random.SystemRandom().randrange(2**31)))
 BELOW_1024 = tuple(size for size in cases.SIZES if size < 1024)
@@ -100,7 +100,8 @@ def test_scores_of_ten_thousand_do_not_overflow(dtype: torch.dtype) -> None:
 def test_a_row_that_may_read_nothing() -> None:
     case = Case(n=5, m=7, lengths="with 0", mask="rows hidden", batch=2)
     inputs = cases.draw(case, SEED)
-    assert inputs.key_lengths is not None and inputs.key_lengths[0] == 0
+    assert inputs.key_lengths is not None
+    assert inputs.key_lengths[0] == 0
     got = emulate.results(case, inputs)
     for name, x in got.items():
         assert (x[0] == 0).all(), f"{name} of a batch entry without keys"
@@ -125,7 +126,8 @@ def test_a_nan_is_not_hidden() -> None:
     inputs = cases.draw(case, SEED)
     inputs.q[0, 0, 3, 0] = math.nan
     out = emulate.results(case, inputs)["out"]
-    assert out[0, 0, 3].isnan().all() and out[0, 0, 2].isfinite().all()
+    assert out[0, 0, 3].isnan().all()
+    assert out[0, 0, 2].isfinite().all()
 
 
 def test_bfloat16_rounds_as_pytorch_does() -> None:
