@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from models.network import Network
 from models.tokenizer import UNKNOWN_ID
+from training import parallel
 from training.batches import TokenIds, batches_by_length
 from training.recipe import Recipe
 
@@ -81,12 +82,16 @@ class Learner:
         self.network, self.recipe, self.steps = network, recipe, steps
         self.step_number = 0
         self.match = nn.Linear(network.head.in_features, vector_size) if vector_size else None
-        matrices, others = [], []
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for module in (network, *([self.match] if self.match else [])):
             for parameter in module.parameters():
                 (matrices if parameter.dim() > 1 else others).append(parameter)
         self.parameters = matrices + others
-        groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": others}]
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "weight_decay": recipe.weight_decay},
+            {"params": others},
+        ]
         if recipe.schedule == "constant":
             self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
                 network.parameters(), lr=recipe.learning_rate
@@ -102,10 +107,12 @@ class Learner:
         """The network to validate and to keep."""
         return self.average or self.network
 
-    def step(self, loss: torch.Tensor) -> None:
-        """One step downhill, then the average follows."""
+    def step(self, loss: torch.Tensor | None) -> None:
+        """One step down the sum of all processes' losses, then the average follows; None adds nothing."""
         self.optimizer.zero_grad()
-        loss.backward()
+        if loss is not None:
+            loss.backward()
+        parallel.add_up_gradients(self.parameters)
         if self.recipe.schedule == "cosine":
             nn.utils.clip_grad_norm_(self.parameters, LARGEST_GRADIENT)
             for group in self.optimizer.param_groups:
@@ -162,7 +169,7 @@ def fit(
     vector_size = 0 if train.vectors is None else train.vectors.shape[1]
     learner = Learner(network, recipe, vector_size, steps)
     history = _resume(checkpoint, identity, learner)
-    if history:
+    if history and parallel.number() == 0:
         print(f"continuing after epoch {len(history)}")
     for number in range(len(history) + 1, recipe.epochs + 1):
         started = time.perf_counter()
@@ -170,7 +177,8 @@ def fit(
         valid_loss, valid_accuracy = measure(learner.best, valid)
         seconds = time.perf_counter() - started
         history.append(Epoch(number, loss, accuracy, valid_loss, valid_accuracy, seconds))
-        _save(checkpoint, identity, learner, history)
+        if parallel.number() == 0:
+            _save(checkpoint, identity, learner, history)
         on_epoch(history[-1])
     network.load_state_dict(learner.best.state_dict())
     network.eval()
@@ -183,22 +191,29 @@ def _one_epoch(
     """One pass over the training tickets: mean loss, share of right answers while learning."""
     recipe, network = learner.recipe, learner.network
     network.train()
-    torch.manual_seed(recipe.seed * 100_003 + number)  # dropout
+    torch.manual_seed(recipe.seed * 100_003 + number + 10_000_019 * parallel.number())  # dropout
     generator = np.random.default_rng((recipe.seed, number))  # order
     thinning = np.random.default_rng((recipe.seed, number, 1))
     count = len(train.tokens)
     seen, loss_sum, right = 0, 0.0, 0
     for rows in batches_by_length(train.tokens.lengths, recipe.batch_size, generator):
         ids = thin(train.tokens.padded(rows), recipe.word_dropout, thinning)
-        pooled = network.pooled(ids)
+        mine = parallel.share(rows)
+        if not len(mine):
+            learner.step(None)
+            continue
+        pooled = network.pooled(ids[mine])
         logits = network.head(F.dropout(pooled, recipe.head_dropout))
-        loss = _loss(learner, train, rows, pooled, logits)
+        loss = _loss(learner, train, rows[mine], pooled, logits) * (len(mine) / len(rows))
         learner.step(loss)
-        seen += len(rows)
+        seen += len(mine)
         loss_sum += loss.item() * len(rows)
-        right += int((logits.argmax(dim=1) == train.targets[rows]).sum())
-        done = (number - 1) * count + seen
-        on_step(Step(number, done, recipe.epochs * count, loss_sum / seen, right / seen))
+        right += int((logits.argmax(dim=1) == train.targets[rows[mine]]).sum())
+        done = (number - 1) * count + seen * parallel.processes()
+        on_step(Step(number, min(done, number * count), recipe.epochs * count, loss_sum / seen, right / seen))
+    loss_sum, right, seen = parallel.add_up(
+        torch.tensor([loss_sum, right, seen], dtype=torch.float64)
+    ).tolist()
     return loss_sum / seen, right / seen
 
 

@@ -11,6 +11,7 @@ after the last whole epoch.
 import argparse
 import hashlib
 import json
+import os
 import platform
 import shutil
 import sys
@@ -31,6 +32,7 @@ from models.reference import reference
 from models.scope import fit as fit_scope
 from models.scope import objections
 from models.tokenizer import Tokenizer, build_word_tokenizer, with_more_words
+from training import parallel
 from training.baselines import fit_baselines
 from training.batches import TokenIds
 from training.calibrate import choose_threshold, fit_temperature
@@ -71,16 +73,19 @@ class Run:
     checks: Checks
 
 
-def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "texts") -> Run:
+def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "texts") -> Run | None:
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
     `report`: "texts" shows tickets, "ids" only names them, "none" skips what is not about the bundle itself.
+    Of several processes (`training.parallel`) only the first goes on after training.
     """
     teacher = find_teacher(recipe)
     words = build_word_tokenizer(dataset.train.texts, recipe.min_count)
     tokenizer = Tokenizer(with_more_words(words, teacher.words) if teacher else words, recipe.max_tokens)
     work = out.with_name(f".{out.name}.training")
     network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher)
+    if parallel.number() > 0:
+        return None
     bundle = calibrate(open_bundle(network, tokenizer, dataset, recipe, out, name), dataset)
     answers = answer(bundle, dataset.valid.texts)
     evaluation = assess(answers, dataset.valid, dataset.teams)
@@ -159,10 +164,17 @@ def taught(
 ) -> Examples:
     """The training examples with what the teachers say of them, and their other wordings behind them."""
     texts, targets, count = dataset.train.texts, examples.targets, len(examples.tokens)
-    generator = np.random.default_rng((recipe.seed, 2))
-    rows = np.sort(generator.permutation(count)[: recipe.most_taught or count])
+    order = np.random.default_rng((recipe.seed, 2)).permutation(count)
+    tokens_read = np.cumsum(examples.tokens.lengths[order])
+    rows = order[tokens_read <= recipe.most_taught]
+    reworded = int((tokens_read <= recipe.most_taught - tokens_read[len(rows) - 1]).sum()) if len(rows) else 0
     lessons = learn_lessons(
-        [texts[row] for row in rows], targets.numpy()[rows], len(dataset.teams), teacher, recipe.seed
+        [texts[row] for row in rows],
+        targets.numpy()[rows],
+        len(dataset.teams),
+        teacher,
+        reworded=reworded,
+        seed=recipe.seed,
     )
     soft = torch.nn.functional.one_hot(targets, len(dataset.teams)).float()
     trust = torch.ones(count)
@@ -174,9 +186,9 @@ def taught(
     wordings = reader.encode_batch(list(lessons.wordings))
     return Examples(
         examples.tokens.followed_by(TokenIds.from_rows(encoding.ids for encoding in wordings)),
-        torch.cat([targets, targets[rows]]),
+        torch.cat([targets, targets[rows[:reworded]]]),
         torch.cat([soft, torch.from_numpy(lessons.wording_soft)]),
-        torch.cat([trust, torch.zeros(len(rows))]),
+        torch.cat([trust, torch.zeros(reworded)]),
         torch.cat([vectors, torch.from_numpy(lessons.wording_vectors)]),
     )
 
@@ -213,7 +225,7 @@ def encode(
 def run_identity(dataset: Dataset, recipe: Recipe) -> str:
     """Equal only for runs that must end with the same weights: data, recipe, versions, threads."""
     parts = [fingerprint(dataset.train), fingerprint(dataset.valid), json.dumps(recipe.to_json())]
-    parts += [json.dumps(library_versions()), str(torch.get_num_threads())]
+    parts += [json.dumps(library_versions()), str(torch.get_num_threads()), str(parallel.processes())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -400,9 +412,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     if options.epochs is not None:
         changes["most_tokens"] = 0  # as many as asked for, however long they take
+    parallel.start()
+    if parallel.number() > 0:
+        sys.stdout = Path(os.devnull).open("w")  # the first process speaks for all
     try:
         recipe = load_recipe(options.recipe, **changes)
         out = options.out.resolve()
+        if options.data is None and parallel.processes() > 1:
+            raise DataError("several processes need --data")
         dataset = load_dataset(
             options.data or synthetic_tickets(out, recipe.seed),
             options.valid,
@@ -424,6 +441,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BundleError, DataError, ValueError) as error:
         print(f"training.train: {error}", file=sys.stderr)
         return 1
+    parallel.stop()
+    if result is None:
+        return 0
     print(summary(result))
     print(f"bundle: {options.out}   serve it: python -m service --bundle {options.out}")
     return 0

@@ -1,0 +1,109 @@
+"""Two processes take the steps that one would take with the joint batch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from training_examples import ticket_rows, write_csv
+
+from models.bundle import verify_bundle
+
+ROOT = Path(__file__).parents[2]
+
+# Prints, from process 0, the gradients of the first step and the weights after the run, as one JSON line.
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import torch
+from models.network import Network
+from models.tokenizer import Tokenizer, build_word_tokenizer
+from training import loop, parallel
+from training.data import load_dataset
+from training.recipe import load_recipe
+from training.train import encode, network_config
+
+parallel.start()
+recipe = load_recipe(sys.argv[1], epochs=2, batch_size=16, dropout=0.0, attention_dropout=0.0)
+data = load_dataset(Path(sys.argv[2]))
+tokenizer = Tokenizer(build_word_tokenizer(data.train.texts), recipe.max_tokens)
+torch.manual_seed(0)
+network = Network(network_config(recipe, tokenizer, data.teams))
+first = []
+plain = loop.parallel.add_up_gradients
+
+def keep(parameters):
+    parameters = list(parameters)
+    plain(parameters)
+    if not first:
+        first.extend(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).tolist())
+
+loop.parallel.add_up_gradients = keep
+parts = [encode(part.texts, part.teams, tokenizer, data.teams) for part in (data.train, data.valid)]
+out = Path(sys.argv[3])
+history = loop.fit(network, *parts, recipe, out / "checkpoint.pt", "test")
+if parallel.number() == 0:
+    weights = torch.cat([p.detach().flatten() for p in network.parameters()]).tolist()
+    losses = [(e.loss, e.accuracy) for e in history]
+    (out / "result.json").write_text(json.dumps({"gradients": first, "weights": weights, "epochs": losses}))
+parallel.stop()
+"""
+
+
+def run(processes: int, folder: Path, *arguments: str) -> None:
+    """`arguments` are those of the command that torchrun starts; it finds a free port by itself."""
+    folder.mkdir()
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *launcher, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What one, two and three processes end with, on 7 batches, the last of which has 2 tickets."""
+    folder = tmp_path_factory.mktemp("parallel")
+    data = write_csv(folder / "t.csv", ticket_rows(109))
+    (folder / "script.py").write_text(SCRIPT)
+    found = {}
+    for processes in (1, 2, 3):
+        out = folder / str(processes)
+        run(processes, out, str(folder / "script.py"), "course", str(data), str(out))
+        found[processes] = json.loads((out / "result.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_the_first_step_has_the_gradients_of_the_joint_batch(results, processes):
+    one, several = (torch.tensor(results[count]["gradients"]) for count in (1, processes))
+    assert one.abs().max() > 1e-3
+    torch.testing.assert_close(several, one, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_the_run_ends_with_the_same_weights_and_figures(results, processes):
+    one, several = results[1], results[processes]
+    torch.testing.assert_close(
+        torch.tensor(several["weights"]), torch.tensor(one["weights"]), atol=2e-4, rtol=1e-3
+    )
+    torch.testing.assert_close(
+        torch.tensor(several["epochs"]), torch.tensor(one["epochs"]), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_the_command_writes_one_bundle(tmp_path):
+    data = write_csv(tmp_path / "t.csv", ticket_rows(120))
+    arguments = ["--data", str(data), "--out", str(tmp_path / "o" / "bundle"), "--recipe", "course"]
+    run(2, tmp_path / "o", "-m", "training.train", *arguments, "--epochs", "2", "--report", "none")
+    assert verify_bundle(tmp_path / "o" / "bundle").metrics["tickets"] == 12
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["bundle"]
