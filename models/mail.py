@@ -27,13 +27,13 @@ def has_words(text: str, fewest: int) -> bool:
 # ------------------------------------------------------------------------------------------------- HTML
 
 _KNOWN_TAG = re.compile(
-    r"<!doctype html|</?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|form|h[1-6]|head|hr"
-    r"|html|i|img|li|meta|o:p|ol|p|pre|s|small|span|strike|strong|style|sub|sup|table|tbody|td|th|title|tr|u|ul)"
-    r"(?=[\s/>])[^<>]*+>",
+    r"<(?=[!/a-z])(?:!doctype html|/?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|form|h[1-6]"
+    r"|head|hr|html|i|img|li|meta|o:p|ol|p|pre|s|small|span|strike|strong|style|sub|sup|table|tbody|td|th|title|tr|u|ul)"
+    r"(?=[\s/>])[^<>]*+>)",
     re.IGNORECASE,
 )
 _TAG = re.compile(
-    r"<(?:(?P<comment>!--)"
+    r"<(?=[!?/a-z])(?:(?P<comment>!--)"
     r"|[!?][^<>]*+>"
     r"|(?P<close>/?)(?P<name>[a-z][a-z0-9]*+(?::[a-z0-9]++)?+)(?=[\s/>])"
     r"(?P<attributes>(?:[^<>\"']++|\"[^\"<]*+\"|'[^'<]*+'|[\"'])*+)>)",

@@ -183,6 +183,6 @@ def test_hostile_text_ends(fragment: str, around: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fragment", HOSTILE)
+@pytest.mark.parametrize("fragment", HOSTILE[::4])
 def test_five_million_hostile_characters_end(fragment: str) -> None:
     clean(fragment * (5_000_000 // len(fragment)))
