@@ -27,8 +27,8 @@ def has_words(text: str, fewest: int) -> bool:
 # ------------------------------------------------------------------------------------------------- HTML
 
 _KNOWN_TAG = re.compile(
-    r"<(?=[!/a-z])(?:!doctype html|/?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|form|h[1-6]"
-    r"|head|hr|html|i|img|li|meta|o:p|ol|p|pre|s|small|span|strike|strong|style|sub|sup|table|tbody|td|th|title|tr|u|ul)"
+    r"<(?=[!/a-z])(?:!doctype html|/?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|form"
+    r"|h[1-6]|head|hr|html|i|img|li|meta|o:p|ol|p|pre|s|small|span|strike|strong|style|sub|sup|table|tbody|td|th|title|tr|u|ul)"
     r"(?=[\s/>])[^<>]*+>)",
     re.IGNORECASE,
 )
