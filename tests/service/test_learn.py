@@ -1,0 +1,124 @@
+"""The numbers behind /learn: by hand, by the readable formula, and measured again."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from kernels import formula
+from service import learn
+
+# Attention on "damaged on arrival", worked out by hand.
+BY_HAND = {
+    "Q": [[0.5, 1.5], [0, 0], [1, 0]],
+    "K": [[1, 0], [0, 0.5], [0, 2]],
+    "V": [[2, 0], [0, 0], [0, 1]],
+    "S": [[0.5, 0.75, 3], [0, 0, 0], [1, 0, 0]],
+    "S/√d_k": [[0.354, 0.530, 2.121], [0, 0, 0], [0.707, 0, 0]],
+}
+ENDS = {
+    False: (
+        [[0.124, 0.148, 0.728], [0.333, 0.333, 0.333], [0.503, 0.248, 0.248]],
+        [[0.248, 0.728], [0.667, 0.333], [1.007, 0.248]],
+    ),
+    True: (
+        [[1, 0, 0], [0.5, 0.5, 0], [0.503, 0.248, 0.248]],
+        [[2, 0], [1, 0], [1.007, 0.248]],
+    ),
+}
+# d_k: variance, scaled, largest weight, scaled, gradient size, scaled
+MEASURED = {
+    4: (4.03, 1.006, 0.335, 0.152, 0.2918, 0.2337),
+    16: (15.84, 0.990, 0.637, 0.165, 0.2875, 0.2388),
+    64: (63.69, 0.995, 0.822, 0.163, 0.1948, 0.2395),
+    256: (256.00, 1.000, 0.903, 0.164, 0.1129, 0.2405),
+    1024: (1024.99, 1.001, 0.953, 0.164, 0.0570, 0.2403),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_walk_is_the_one_by_hand(causal):
+    steps = learn.walk(causal)
+    assert len(steps) == 7
+    found = {matrix["name"]: matrix for step in steps for matrix in step}
+    for name, values in BY_HAND.items():
+        np.testing.assert_allclose(found[name]["values"], values, atol=5.01e-4)
+    weights, output = ENDS[causal]
+    np.testing.assert_allclose(found["A"]["values"], weights, atol=5.01e-4)
+    np.testing.assert_allclose(found["O"]["values"], output, atol=5.01e-4)
+    hidden = [[value is None for value in row] for row in found["M"]["values"]]
+    assert hidden == [[causal and read > reader for read in range(3)] for reader in range(3)]
+    json.dumps(steps, allow_nan=False)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_walk_is_the_readable_formula(causal):
+    found = {matrix["name"]: matrix["values"] for step in learn.walk(causal) for matrix in step}
+    q, k, v = (torch.from_numpy(learn.X @ w) for w in (learn.W_Q, learn.W_K, learn.W_V))
+    mask = torch.full((3, 3), -math.inf, dtype=torch.float64).triu(1) if causal else None
+    output, weights = formula.attention(q, k, v, mask)
+    np.testing.assert_allclose(found["A"], weights, atol=1e-15)
+    np.testing.assert_allclose(found["O"], output, atol=1e-15)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345])
+def test_randn_draws_what_torch_draws(seed):
+    torch.manual_seed(seed)
+    generator = learn.twister(seed)
+    for shape in ((16,), (3, 32), (5, 4, 8)):
+        expected = torch.randn(*shape, dtype=torch.float64).numpy()
+        np.testing.assert_allclose(learn.randn(generator, *shape), expected, rtol=0, atol=1e-14)
+
+
+def test_the_gradient_size_is_the_norm_of_the_jacobian():
+    scores = np.random.default_rng(0).normal(size=(5, 7)) * 3
+    norms = [
+        torch.autograd.functional.jacobian(lambda s: torch.softmax(s, -1), torch.from_numpy(row))
+        .norm()
+        .item()
+        for row in scores
+    ]
+    assert learn.gradient_size(scores) == pytest.approx(np.mean(norms), abs=1e-12)
+
+
+def test_the_committed_figures_are_the_lessons():
+    rows = json.loads(learn.MEASURED.read_text(encoding="utf-8"))
+    assert [row["d_k"] for row in rows] == list(MEASURED)
+    for row in rows:
+        variance, scaled, largest, largest_scaled, gradient, gradient_scaled = MEASURED[row["d_k"]]
+        assert round(row["variance"], 2) == variance
+        assert round(row["variance_scaled"], 3) == scaled
+        assert round(row["largest"], 3) == largest
+        assert round(row["largest_scaled"], 3) == largest_scaled
+        assert round(row["gradient"], 4) == gradient
+        assert round(row["gradient_scaled"], 4) == gradient_scaled
+    assert round(rows[-1]["certain"], 2) == 0.73
+
+
+def again(key_sizes):
+    committed = {row["d_k"]: row for row in json.loads(learn.MEASURED.read_text(encoding="utf-8"))}
+    for row in learn.measure(key_sizes):
+        assert row == pytest.approx(committed[row["d_k"]], abs=2e-6)
+
+
+def test_measuring_again_gives_the_committed_figures():
+    again((4, 16, 64))
+
+
+@pytest.mark.slow
+def test_measuring_all_again_gives_the_committed_figures():
+    again(learn.KEY_SIZES)
+
+
+@pytest.mark.parametrize("d_k", learn.KEY_SIZES)
+def test_a_draw_is_sorted_sums_to_one_and_saturates_with_the_key_size(d_k):
+    drawn = learn.draw(d_k, seed=3)
+    for kind in ("unscaled", "scaled"):
+        weights = drawn[kind]
+        assert len(weights) == learn.KEYS
+        assert sum(weights) == pytest.approx(1)
+        assert weights == sorted(weights, reverse=True)
+    assert drawn["unscaled"][0] > drawn["scaled"][0]
+    assert learn.draw(d_k, seed=3) == drawn != learn.draw(d_k, seed=4)
