@@ -37,7 +37,7 @@ from training.baselines import fit_baselines
 from training.batches import TokenIds
 from training.calibrate import choose_threshold, fit_temperature
 from training.card import model_card
-from training.data import DataError, Dataset, fingerprint, load_dataset
+from training.data import DataError, Dataset, Tickets, clean_columns, fingerprint, load_dataset
 from training.distill import learn_lessons
 from training.embedding import inform, settle
 from training.evaluate import Answers, Evaluation, add_column_flags, answer, assess, columns_of, run_graph
@@ -311,12 +311,31 @@ def write_suspects(out: Path, dataset: Dataset, checks: Checks, texts: bool) -> 
         )
 
 
-def synthetic_tickets(out: Path, seed: int) -> Path:
+def synthetic_tickets(out: Path, count: int, seed: int) -> Path:
     """Tickets for a machine that has none, written beside the bundle so that a person can read them."""
     path = out.with_name(f"{out.name}.tickets.csv")
-    write_csv(path, generate(SYNTHETIC_TICKETS, seed))
-    print(f"no --data: {SYNTHETIC_TICKETS:,} synthetic tickets written to {path.name}")
+    write_csv(path, generate(count, seed))
+    print(f"no --data: {count:,} synthetic tickets written to {path.name}")
     return path
+
+
+def add_synthetic(dataset: Dataset, count: int, seed: int) -> Tickets:
+    """The training tickets with `count` synthetic ones behind them; only for Larkfield's teams."""
+    written = generate(count, seed)
+    strange = sorted({ticket.team for ticket in written} - set(dataset.teams))
+    if strange:
+        raise DataError(
+            f"--synthetic writes tickets for Larkfield's teams; this data has no team {strange[0]!r}"
+        )
+    train = dataset.train
+    return Tickets(
+        f"{train.file} and {count:,} synthetic tickets",
+        train.ids + [ticket.ticket_id for ticket in written],
+        train.texts + [clean_columns([ticket.text]) for ticket in written],
+        train.teams + [ticket.team for ticket in written],
+        train.styles + [ticket.style for ticket in written] if train.styles else [],
+        train.rows + list(range(1, count + 1)),
+    )
 
 
 def summary(result: Run) -> str:
@@ -361,6 +380,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the bundle goes")
     made.add_argument(
         "--recipe", default="default", metavar="NAME", help=f"{', '.join(recipe_names())} (default: default)"
+    )
+    made.add_argument(
+        "--synthetic",
+        type=int,
+        default=0,
+        metavar="N",
+        help="train also on N synthetic tickets of the Larkfield shop (training.synthetic)",
     )
     made.add_argument(
         "--corrections",
@@ -414,14 +440,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         changes["most_tokens"] = 0  # as many as asked for, however long they take
     parallel.start()
     if parallel.number() > 0:
-        sys.stdout = Path(os.devnull).open("w")  # the first process speaks for all
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # the first speaks for all
     try:
         recipe = load_recipe(options.recipe, **changes)
         out = options.out.resolve()
         if options.data is None and parallel.processes() > 1:
             raise DataError("several processes need --data")
         dataset = load_dataset(
-            options.data or synthetic_tickets(out, recipe.seed),
+            options.data or synthetic_tickets(out, options.synthetic or SYNTHETIC_TICKETS, recipe.seed),
             options.valid,
             columns=columns_of(options),
             min_tickets=options.min_tickets,
@@ -431,6 +457,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             encoding=options.encoding,
             corrections=options.corrections,
         )
+        if options.data and options.synthetic:
+            dataset = replace(dataset, train=add_synthetic(dataset, options.synthetic, recipe.seed))
         for fault in dataset.faults:
             print(fault)
         print(

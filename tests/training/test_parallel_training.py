@@ -101,6 +101,7 @@ def test_the_run_ends_with_the_same_weights_and_figures(results, processes):
     )
 
 
+@pytest.mark.slow
 def test_the_command_writes_one_bundle(tmp_path):
     data = write_csv(tmp_path / "t.csv", ticket_rows(120))
     arguments = ["--data", str(data), "--out", str(tmp_path / "o" / "bundle"), "--recipe", "course"]

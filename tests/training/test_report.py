@@ -244,6 +244,20 @@ def test_without_data_it_trains_on_synthetic_tickets(tmp_path, capsys, monkeypat
     assert verify_bundle(tmp_path / "o").teams == ["account", "delivery", "payment", "returns", "warranty"]
 
 
+def test_synthetic_tickets_beside_real_ones_are_trained_on_and_told(tmp_path, capsys):
+    written = generate(120, seed=1)
+    rows = [{"ticket_id": t.ticket_id, "text": t.text, "team": t.team, "style": t.style} for t in written]
+    data = write_csv(tmp_path / "t.csv", rows)
+    arguments = ["--data", str(data), "--recipe", "course", "--epochs", "1", "--report", "none"]
+    assert train_command.main([*arguments, "--synthetic", "80", "--out", str(tmp_path / "o")]) == 0
+    assert "188 tickets of t.csv and 80 synthetic tickets" in (tmp_path / "o" / "MODEL_CARD.md").read_text()
+    assert verify_bundle(tmp_path / "o").metrics["tickets"] == 12  # none of them is validated on
+    other = write_csv(tmp_path / "other.csv", ticket_rows(60))
+    arguments = ["--data", str(other), "--synthetic", "9", "--out", str(tmp_path / "p"), "--recipe", "course"]
+    assert train_command.main(arguments) == 1
+    assert "no team 'account'" in capsys.readouterr().err
+
+
 def test_probabilities_come_from_models_that_never_saw_the_ticket():
     from training.label_errors import out_of_fold
 
