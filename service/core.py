@@ -6,6 +6,8 @@ and the shadow hang themselves in through `explainers` and `observers`.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -105,6 +107,8 @@ class Service:
         self.keys = Keys(self.settings.api_keys, self.settings.api_keys_file)
         self.admin_keys = Keys(self.settings.admin_key, self.settings.admin_key_file)
         self.in_flight = 0
+        self._first = asyncio.Event()
+        self._waiting_for_first = 0
 
     @property
     def ready(self) -> bool:
@@ -117,6 +121,7 @@ class Service:
     def swap(self, runtime: Runtime) -> None:
         """Answer with this runtime from the next ticket on; those in flight finish on the old one."""
         self.previous, self.runtime = self.runtime, runtime
+        self._first.set()
         info = self.metrics.bundle_info
         if self.previous is not None:
             info.labels(self.previous.name, self.previous.version, self.previous.provider).set(0)
@@ -146,6 +151,15 @@ class Service:
             raise unavailable("The bundle is being loaded.", self.settings.retry_after_seconds)
         return self.runtime
 
+    async def first_loaded(self) -> Runtime:
+        """The same, but the first tickets of a worker wait for it, a bounded number and time."""
+        if self.runtime is None and self._waiting_for_first < self.settings.max_queue:
+            self._waiting_for_first += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._first.wait(), self.settings.deadline_seconds)
+            self._waiting_for_first -= 1
+        return self.loaded()
+
     async def answer(
         self, ticket: RouteRequest, request_id: str, *, began: float, source: str = "route"
     ) -> Answer:
@@ -153,7 +167,7 @@ class Service:
 
         Problems: 422 for an explanation that is not offered, 503 when full, 504 when late.
         """
-        runtime = self.loaded()
+        runtime = self.runtime or await self.first_loaded()
         if ticket.explain != "none" and ticket.explain not in self.explainers:
             raise self._no_such_explanation(ticket.explain)
         t0 = perf_counter()

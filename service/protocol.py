@@ -14,6 +14,8 @@ from service.core import Service
 from service.edge import request_id_of
 from service.problems import CONTENT_TYPE, Problem
 
+# At the end: time for a client that has connected to send its request.
+_LAST_SECONDS = 1.0
 # Headers larger than this in all are refused.
 _MAX_HEADER_BYTES = 65_536
 
@@ -104,6 +106,15 @@ class Protocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+    def shutdown(self) -> None:
+        """The end is near: a client that has connected or begun to send still gets its answer."""
+        begun = self._in_message and (self.cycle is None or self.cycle.response_complete)
+        if self.cycle is None or begun:
+            self._disarm()
+            self._arm(min(_LAST_SECONDS, self._service.settings.header_timeout_seconds))
+        else:
+            super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(Problem(400, msg))

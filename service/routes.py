@@ -178,7 +178,7 @@ async def route_batch(request: Request) -> Response:
     """One result per ticket, in order. A ticket that is wrong gets a problem of its own."""
     service = service_of(request)
     must_be_json(request.headers.get("content-type", "").encode("latin-1"))
-    service.loaded()
+    await service.first_loaded()
     try:
         batch = BatchRequest.model_validate_json(await request.body())
     except ValidationError as error:
@@ -223,7 +223,7 @@ async def route_stream(request: Request) -> Response:
     """A ticket per line in, a result per line out, in order, while the request is still being sent."""
     service = service_of(request)
     must_be_json(request.headers.get("content-type", "").encode("latin-1"), b"application/x-ndjson")
-    service.loaded()
+    await service.first_loaded()
     return _TwoWay(_stream(service, request))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import signal
 import socket
+import struct
 import sys
 from pathlib import Path
 from types import FrameType
@@ -23,6 +25,8 @@ from service.settings import Settings
 log = logging.getLogger("larkfield.worker")
 
 _BEAT_SECONDS = 2.0
+# A handshake that has begun is over by then, on any path worth serving.
+_HANDSHAKE_SECONDS = 0.2
 # Exit status of a worker that cannot serve: another try would fail the same way.
 CANNOT_SERVE = 3
 
@@ -61,7 +65,9 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take in every connection that the kernel has accepted, then end as uvicorn does."""
+        """Let no new connection begin, take in those that have, then end as uvicorn does."""
+        if refuse_new_connections(self._listener):
+            await asyncio.sleep(_HANDSHAKE_SECONDS)
         await self._accept_the_rest()
         await super().shutdown(sockets)
 
@@ -135,6 +141,32 @@ def _join(app: Application, server: Server, channel: socket.socket) -> None:
         loop.call_later(_BEAT_SECONDS, beat)
 
     beat()
+
+
+def refuse_new_connections(listener: socket.socket) -> bool:
+    """Drop what would begin a connection, and let those that have begun complete (Linux).
+
+    Closing a socket that listens resets what waits in its queue: requests would be lost. A filter on the
+    socket drops SYN packets instead; a client that is not answered tries again and is then refused.
+    """
+    if sys.platform != "linux":
+        return False
+    load, mask, compare, leave = 0x30, 0x54, 0x15, 0x06  # classic BPF, <linux/bpf_common.h>
+    program = struct.pack(
+        "=" + "HBBI" * 5,
+        *(load, 0, 0, 13),  # the flags of the TCP header
+        *(mask, 0, 0, 0x12),  # ACK and SYN
+        *(compare, 0, 1, 0x02),  # SYN alone:
+        *(leave, 0, 0, 0),  # drop
+        *(leave, 0, 0, 0xFFFFFFFF),  # anything else: keep
+    )
+    buffer = ctypes.create_string_buffer(program)
+    attach_filter = 26  # SO_ATTACH_FILTER
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, attach_filter, struct.pack("@HP", 5, ctypes.addressof(buffer)))
+    except OSError:
+        return False
+    return True
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:

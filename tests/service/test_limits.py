@@ -1,0 +1,190 @@
+"""Bodies that are too large, clients that are slow or stop, too many connections."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.service.conftest import Running, until
+
+HEAD = b"POST /route HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+LENGTH = b"Content-Length: 30\r\n\r\n"
+
+
+def everything(connection: socket.socket) -> bytes:
+    """All bytes until the server closes; fails when it never does."""
+    data = b""
+    while more := connection.recv(65_536):
+        data += more
+    return data
+
+
+def status(response: bytes) -> int:
+    return int(response.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize("path", ["/route", "/feedback", "/route/batch", "/admin/reload"])
+def test_a_body_over_the_limit_is_refused_before_it_is_sent(server: Running, path: str) -> None:
+    with server.connect() as connection:
+        head = HEAD.replace(b"/route", path.encode()) + b"Content-Length: 5000000000\r\n\r\n"
+        connection.sendall(head)
+        response = everything(connection)
+    expected = {"/admin/reload": 403}.get(path, 413)
+    assert status(response) == expected or (path == "/feedback" and status(response) in (404, 413))
+
+
+def test_a_chunked_body_is_cut_at_the_limit(server: Running) -> None:
+    with server.connect() as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        sent = 0
+        try:
+            for _ in range(100):
+                connection.sendall(chunk)
+                sent += 0x10000
+        except OSError:
+            pass
+        try:
+            response = everything(connection)
+        except ConnectionResetError:
+            response = b""
+    assert sent < 6_000_000, "the server read on and on"
+    assert response == b"" or status(response) == 413
+
+
+def test_five_megabytes_are_refused_with_a_problem(server: Running) -> None:
+    with server.connect() as connection:
+        body = json.dumps({"text": "x" * 5_000_000}).encode()
+        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:1000])
+        response = everything(connection)
+    assert status(response) == 413
+    assert b"application/problem+json" in response
+
+
+def test_a_text_at_the_limit_is_routed(start: Callable[..., Running]) -> None:
+    running = start(max_body_bytes=100_000)
+    body = b'{"text": "' + b"x" * (100_000 - 12) + b'"}'
+    assert len(body) == 100_000
+    assert running.call("POST", "/route", body).status == 200
+    assert running.call("POST", "/route", body + b" ").status == 413
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /route HT",
+        HEAD,
+        HEAD + b"Content-Length: 30\r\n\r\n",
+        HEAD + b"Content-Length: 30\r\n\r\n{",
+    ],
+    ids=["nothing", "half a line", "half the headers", "no body", "half a body"],
+)
+def test_a_client_that_stops_is_cut_off(start: Callable[..., Running], sent: bytes) -> None:
+    running = start(header_timeout_seconds=0.3, body_timeout_seconds=0.3)
+    with running.connect() as connection:
+        connection.sendall(sent)
+        response = everything(connection)
+    assert response == b"" or status(response) == 408
+    assert running.route("parcel").status == 200
+
+
+def test_dripping_bytes_does_not_extend_the_time(start: Callable[..., Running]) -> None:
+    running = start(header_timeout_seconds=0.5)
+    with running.connect() as connection, pytest.raises(OSError):  # noqa: PT012
+        connection.settimeout(60)
+        for byte in HEAD * 100:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.02)
+        raise AssertionError("it was allowed to drip for ever")
+
+
+def test_many_idle_connections_leave_the_service_free(start: Callable[..., Running]) -> None:
+    running = start(max_connections=50)
+    idle = [running.connect() for _ in range(49)]
+    for connection in idle:
+        connection.sendall(HEAD)
+    assert running.route("parcel").status == 200
+    extra = [running.connect() for _ in range(5)]
+    refused = [everything(connection) for connection in extra[1:]]
+    assert all(status(response) == 503 and b"retry-after" in response for response in refused)
+    for connection in idle + extra:
+        connection.close()
+    until(lambda: running.route("parcel").status == 200, "there is room again")
+    assert running.metrics()['larkfield_refused_total{reason="connections"}'] >= 4
+
+
+def test_a_half_closed_client_gets_its_answer_and_is_closed(server: Running) -> None:
+    with server.connect() as connection:
+        body = b'{"text": "parcel late"}'
+        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        connection.shutdown(socket.SHUT_WR)
+        response = everything(connection)
+    assert status(response) == 200
+    assert b"delivery" in response
+
+
+def test_a_client_that_never_reads_is_cut_off(start: Callable[..., Running]) -> None:
+    running = start(write_timeout_seconds=0.5)
+    with running.connect() as connection:
+        connection.settimeout(0.2)
+        connection.sendall(
+            b"POST /route/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        line = b'{"text": "parcel late"}\n' * 200
+        end = time.monotonic() + 60
+        cut = False
+        while not cut and time.monotonic() < end:
+            try:
+                connection.sendall(b"%x\r\n%s\r\n" % (len(line), line))
+            except TimeoutError:
+                continue
+            except OSError:
+                cut = True
+        assert cut
+    assert running.route("parcel").status == 200
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x16\x03\x01\x02\x00\x01\x00", b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100],
+)
+def test_what_is_not_http_gets_400(server: Running, garbage: bytes) -> None:
+    with server.connect() as connection:
+        connection.sendall(garbage)
+        response = everything(connection)
+    assert status(response) == 400
+    assert b"application/problem+json" in response
+    assert b"x-request-id" in response
+
+
+def test_endless_headers_are_refused(server: Running) -> None:
+    with server.connect() as connection:
+        response = b""
+        try:
+            connection.sendall(HEAD)
+            for number in range(10_000):
+                connection.sendall(b"X-H%d: %s\r\n" % (number, b"a" * 100))
+            response = everything(connection)
+        except OSError:
+            pass
+    assert response == b"" or status(response) in (400, 431)
+    assert server.route("parcel").status == 200
+
+
+def test_requests_in_one_packet_are_answered_in_order(server: Running) -> None:
+    with server.connect() as connection:
+        requests = b""
+        for number in range(5):
+            body = json.dumps({"ticket_id": str(number), "text": "parcel"}).encode()
+            requests += HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        connection.sendall(requests + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        response = everything(connection)
+    places = [response.index(b'"ticket_id":"%d"' % number) for number in range(5)]
+    assert places == sorted(places)
+    assert response.endswith(b'{"status":"ok"}')
