@@ -90,7 +90,7 @@ def typos(parts: Parts) -> str:
 def long(parts: Parts) -> str:
     """A story of some paragraphs; problem and request may stand anywhere in it."""
     rng = parts.rng
-    story = parts.history(rng.randint(5, 14))
+    story = parts.history(rng.randint(7, 15))
     if parts.chance(0.4):
         at = rng.randrange(len(story))
         story[at:at] = parts.past() if parts.chance(0.4) else [parts.aside(rng.choice(("fine", "trouble")))]
