@@ -10,11 +10,13 @@ import onnxruntime
 import pytest
 import torch
 
-from models.bundle import quiet_options
+from models.bundle import load_bundle, quiet_options
 from models.network import Network, NetworkConfig
+from models.text import join
 from models.tokenizer import Tokenizer, build_word_tokenizer
 from training.batches import TokenIds, batches_by_length
 from training.export import to_onnx
+from training.reopen import reopen
 
 YES = np.array(True)
 
@@ -157,3 +159,18 @@ def test_only_standard_operators_and_no_external_data():
 
 def test_the_same_network_gives_the_same_bytes():
     assert to_onnx(network_of()) == to_onnx(network_of())
+
+
+def test_the_shipped_graph_gives_what_its_network_gives_in_torch(larkfield, shipped_bundle):
+    """The trained network, all 600 validation tickets: logits and weights within 1e-5."""
+    bundle = load_bundle(shipped_bundle)
+    network = reopen(shipped_bundle / "model.onnx")
+    longest = bundle.config.window or bundle.config.max_tokens
+    texts = [join(None, row["text"]).text for row in larkfield["valid"]]
+    tokens = TokenIds.from_rows(one.ids[:longest] for one in bundle.tokenizer.encode_batch(texts))
+    differences = [
+        compare(network, bundle.session, tokens.padded(rows).numpy())
+        for rows in batches_by_length(tokens.lengths, 32, np.random.default_rng(0))
+    ]
+    assert len(tokens) == 600
+    assert np.max(differences) <= 1e-5
