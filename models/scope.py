@@ -14,7 +14,6 @@ with that. Four things speak against leaving a ticket to the router, each for a 
 from __future__ import annotations
 
 import base64
-import math
 import re
 import unicodedata
 import zlib
@@ -232,25 +231,18 @@ def _telling_words(texts: Sequence[str], teams: Sequence[str]) -> str:
     What a word says is the divergence, in nats, of the teams of its tickets from those of all tickets:
     KL(P(team | word) || P(team)), where two imagined tickets of all teams temper the word's own.
     """
-    by_word: dict[str, Counter[str]] = {}
+    tickets = Counter(word for text in texts for word in set(split(text)))
+    shared = sorted((word for word, count in tickets.items() if count >= 2), key=lambda w: (-tickets[w], w))
+    row = {word: number for number, word in enumerate(shared[:MOST_WORDS_KEPT])}
+    names = sorted(set(teams))
+    column = {team: number for number, team in enumerate(names)}
+    counts = np.zeros((len(row), len(names)))
     for text, team in zip(texts, teams, strict=True):
-        for word in set(split(text)):
-            by_word.setdefault(word, Counter())[team] += 1
-    overall = Counter(teams)
-    share = {team: count / len(teams) for team, count in overall.items()}
-    common = sorted(
-        (word for word in by_word if by_word[word].total() >= 2), key=lambda w: -by_word[w].total()
-    )
-    entries = {
-        zlib.crc32(word.encode()): _divergence(by_word[word], share) for word in common[:MOST_WORDS_KEPT]
-    }
-    table = np.array(sorted(entries.items()), dtype=[("hash", "f8"), ("telling", "f8")])
-    table["telling"] = np.minimum(255, np.round(table["telling"] * TELLING_STEPS))
-    return base64.b64encode(table.astype(_ENTRY).tobytes()).decode()
-
-
-def _divergence(counts: Counter[str], share: dict[str, float], imagined: int = 2) -> float:
-    """KL divergence of a word's teams from all tickets' teams, in nats."""
-    total = counts.total() + imagined
-    tempered = {team: (counts[team] + imagined * p) / total for team, p in share.items()}
-    return sum(q * math.log(q / share[team]) for team, q in tempered.items())
+        counts[[row[word] for word in set(split(text)) if word in row], column[team]] += 1
+    of_all = np.array([teams.count(team) for team in names]) / len(teams)
+    tempered = (counts + 2 * of_all) / (counts.sum(axis=1, keepdims=True) + 2)
+    nats = (tempered * np.log(tempered / of_all)).sum(axis=1)
+    table = np.zeros(len(row), _ENTRY)
+    table["hash"] = [zlib.crc32(word.encode()) for word in row]
+    table["telling"] = np.minimum(255, np.round(nats * TELLING_STEPS))
+    return base64.b64encode(np.sort(table, order="hash").tobytes()).decode()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import os
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -264,3 +267,23 @@ def test_scripts() -> None:
     assert [script(letter) for letter in "aéжΩ日のア한"] == [
         "LATIN", "LATIN", "CYRILLIC", "GREEK", "CJK", "CJK", "CJK", "HANGUL",
     ]  # fmt: skip
+
+
+def test_the_same_tickets_give_the_same_scope_whatever_the_hash_seed() -> None:
+    texts = [text for listed in ENGLISH.values() for text in listed]
+    program = (
+        "import numpy as np\nfrom models import scope\n"
+        f"scope.MOST_WORDS_KEPT = 7\ntexts = {texts!r}\nteams = ['a', 'b', 'c'] * 4\n"
+        "print(scope.fit(texts, teams, texts, np.ones((12, 3))).model_dump_json())"
+    )
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(made) == 1
