@@ -143,7 +143,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"it did not happen: {what}")
 
 
-def launch(folder: Path, *, wait: bool = True, **settings: Any) -> Running:
+def launch(folder: Path, *, wait: bool = True, cwd: Path = ROOT, **settings: Any) -> Running:
     """Start `python -m service` with LARKFIELD_ settings given in lower case, on a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -155,7 +155,7 @@ def launch(folder: Path, *, wait: bool = True, **settings: Any) -> Running:
     with log.open("wb") as errors, output.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "service"],
-            cwd=ROOT,
+            cwd=cwd,
             env=environment | given | {"OMP_NUM_THREADS": "1"},
             stdout=out,
             stderr=errors,
