@@ -166,7 +166,7 @@ def plan(data: Path, out: Path, bundle: Path, text_columns: list[str], id_column
         "text_columns": text_columns,
         "id_column": id_column,
     }
-    file = out / "job.json"
+    file = out / "_job.json"
     if file.exists():
         earlier = json.loads(file.read_text(encoding="utf-8"))
         chunks = [Chunk(**{**chunk, "header": tuple(chunk["header"])}) for chunk in earlier.pop("chunks")]
@@ -179,7 +179,7 @@ def plan(data: Path, out: Path, bundle: Path, text_columns: list[str], id_column
     out.mkdir(parents=True, exist_ok=True)
     chunks = cut(data, ROWS)
     check_columns(chunks, text_columns)
-    temporary = out / ".job.json.tmp"
+    temporary = out / "._job.json.tmp"
     temporary.write_text(json.dumps({**job, "chunks": [asdict(chunk) for chunk in chunks]}), encoding="utf-8")
     temporary.replace(file)
     return chunks

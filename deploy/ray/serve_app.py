@@ -1,17 +1,19 @@
 """The router on Ray Serve: the same application, as many replicas as the load asks for, on as many machines.
 
-    serve run --app-dir deploy/ray serve_app:router          # one machine
-    serve deploy deploy/ray/serve.yaml                       # a cluster, see docs/operations.md
+    serve run --app-dir deploy/ray serve_app:router     # the cluster that RAY_ADDRESS names, or this machine
+    serve deploy deploy/ray/serve.yaml                  # for good, see docs/operations.md
 
-Settings are the same LARKFIELD_… variables, from the environment of the replicas.
+Settings are the same LARKFIELD_… variables, from the environment of the replicas. Machines of the cluster
+need the project installed; for `serve run` they do not need this file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
-from ray import serve
+from ray import cloudpickle, serve
 
 REPLICAS = {
     "min_replicas": 1,
@@ -46,6 +48,8 @@ def build() -> Any:
     return answering
 
 
+# Replicas get the functions above themselves instead of looking for this file.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 router = serve.deployment(
     serve.ingress(build)(),
     name="router",
