@@ -28,15 +28,22 @@ class Parts:
         needs = subject.needs if isinstance(subject, Situation) else ""
         products = [product for product in content.products if not needs or needs in product.kinds]
         self.scene = Scene(content, rng, voice, rng.choice(products))
+        self._used: set[str] = set()
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
+
+    def fresh(self, lines: Sequence[str]) -> str:
+        """Pick a template that this ticket has not used yet, if there is one."""
+        template = self.scene.pick([line for line in lines if line not in self._used] or lines)
+        self._used.add(template)
+        return template
 
     # --- the matter
 
     def problem(self) -> str:
         """Say what the matter is, as a clause."""
-        return self.scene.choose(self.subject.lines["what"])
+        return self.scene.say(self.fresh(self.subject.lines["what"]))
 
     def problem_sentence(self) -> str:
         clause = self.problem()
@@ -95,11 +102,12 @@ class Parts:
 
     def boundary(self, boundary: Boundary) -> list[str]:
         """Tell a boundary's matter: words that both sides share and the one clue, in any order."""
-        shared = sentence(self.scene.choose(boundary.lines["shared"]))
+        shared = sentence(self.scene.say(self.fresh(boundary.lines["shared"])))
         clue = sentence(self.scene.choose(boundary.clues[self.team]))
         told = [shared, clue] if self.chance(0.7) else [clue, shared]
         if self.chance(0.25):
-            told.insert(self.rng.randrange(3), sentence(self.scene.choose(boundary.lines["shared"])))
+            more = sentence(self.scene.say(self.fresh(boundary.lines["shared"])))
+            told.insert(self.rng.randrange(3), more)
         if self.chance(0.25) and not told[0].endswith("?"):
             link = self.scene.pick((", and ", " - ", "; ", ", "))
             told[:2] = [told[0].rstrip(".") + link + lower_first(told[1])]
@@ -125,7 +133,9 @@ class Parts:
             words["solved"] = scene.choose(frames["done"])
         words["settled"] = scene.choose(frames["settled"])
         told = [sentence(scene.choose(frames["past"], **words))]
-        told += [sentence(scene.choose(frames["glad"])) for chance in (0.5, 0.2) if self.chance(chance)]
+        told += [
+            sentence(scene.say(self.fresh(frames["glad"]))) for chance in (0.5, 0.2) if self.chance(chance)
+        ]
         return told
 
     def negation(self) -> str:
@@ -140,7 +150,8 @@ class Parts:
         while not fitting:
             asides = self.content.asides[team or self.scene.pick(self.others)][kind]
             fitting = [aside for aside in asides if self._fits(aside, kind)]
-        return self.rng.choice(fitting)
+        text = self.fresh([aside.text for aside in fitting])
+        return next(aside for aside in fitting if aside.text == text)
 
     def _fits(self, aside: Aside, kind: str) -> bool:
         """Only what a ticket denies can contradict it; other remarks are on other orders."""
@@ -151,9 +162,8 @@ class Parts:
     def history(self, count: int) -> list[str]:
         """Tell what leads up to the matter without naming any team's business."""
         kinds = ["bought", "life", "life", *(["held"] if self.subject.item == "yes" else [])]
-        return [
-            sentence(self.scene.choose(self.content.filler[self.scene.pick(kinds)])) for _ in range(count)
-        ]
+        lines = [self.fresh(self.content.filler[self.scene.pick(kinds)]) for _ in range(count)]
+        return [sentence(self.scene.say(line)) for line in lines]
 
     # --- around the matter
 

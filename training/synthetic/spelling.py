@@ -66,5 +66,6 @@ _CONTRACT = re.compile(
     + r")\b(?=[ ,])",
     re.IGNORECASE,
 )
-_WRITE_OUT = re.compile(r"\b(?:" + "|".join(_LONG) + r")\b", re.IGNORECASE)
+# "Why isn't it here?" would come out as "Why is not it here?": questions keep theirs.
+_WRITE_OUT = re.compile(r"(?<!why )\b(?:" + "|".join(_LONG) + r")\b", re.IGNORECASE)
 _AMERICAN = re.compile(r"\b(?:" + "|".join(AMERICAN) + r")(?=s?\b)", re.IGNORECASE)
