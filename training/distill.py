@@ -6,7 +6,7 @@ models that have not seen it, so a wrong label is doubted instead of learned by 
 probability with one temperature, is the soft label (Hinton et al. 2015, "Distilling the Knowledge in a
 Neural Network").
 
-With the encoder there is more: each ticket once more in other words, some replaced by one of their nearest
+With the encoder there is more: tickets once more in other words, some replaced by one of their nearest
 neighbours and some left out, with the teachers' soft label for the result (after Jiao et al. 2020,
 "TinyBERT"), and the encoder's vector of every text, which the network learns to predict.
 """
@@ -46,13 +46,22 @@ class Lessons:
 
 
 def learn_lessons(
-    texts: Sequence[str], targets: np.ndarray, teams: int, teacher: Teacher | None, seed: int
+    texts: Sequence[str],
+    targets: np.ndarray,
+    teams: int,
+    teacher: Teacher | None,
+    *,
+    reworded: int,
+    seed: int,
 ) -> Lessons:
-    """What the teachers say about training `texts`; `targets` (tickets,) int below `teams`."""
+    """What the teachers say about training `texts`; `targets` (tickets,) int below `teams`.
+
+    The first `reworded` texts get another wording each.
+    """
     if teacher is None:
         return Lessons(_out_of_fold(texts, targets, teams, seed)[0])
     vectors = teacher.vectors(texts)
-    wordings = other_wordings(texts, teacher, seed)
+    wordings = other_wordings(texts[:reworded], teacher, seed)
     wording_vectors = teacher.vectors(wordings)
     soft, wording_soft = _out_of_fold(
         texts, targets, teams, seed, vectors=vectors, wordings=wordings, wording_vectors=wording_vectors
@@ -76,12 +85,13 @@ def _out_of_fold(
     for seen, held_out in _folds(targets, seed):
         judge = _word_counts([texts[row] for row in seen], targets[seen], teams)
         counts[held_out] = judge([texts[row] for row in held_out])
-        if wordings:
-            counts_other[held_out] = judge([wordings[row] for row in held_out])
+        others = held_out[held_out < len(wordings)]
+        if len(others):
+            counts_other[others] = judge([wordings[row] for row in others])
         if vectors is not None and wording_vectors is not None:
             weight, bias = _regression(vectors[seen], targets[seen], teams)
             regression[held_out] = vectors[held_out] @ weight + bias
-            regression_other[held_out] = wording_vectors[held_out] @ weight + bias
+            regression_other[others] = wording_vectors[others] @ weight + bias
     scores, scores_other = counts / counts.std(), counts_other / counts.std()
     if vectors is not None:
         share = ENCODER_SHARE / regression.std()

@@ -44,12 +44,14 @@ def effects_on_request(graph: GraphBuilder, blocks: list[Passed], last: str, tea
     not run and `effects` has size 0. Padding has effect 0.
     """
     graph.constant("contrast", np.zeros((0, teams)))
-    wide = "wide.token" in graph.initializers
-    for table, name in [("token", "mean_token"), *([("wide.token", "wide_mean_token")] if wide else [])]:
-        graph.constant(name, graph.initializers[table][FIRST_WORD_ID:].mean(axis=0, dtype=np.float32))
+    average = graph.initializers["token"][FIRST_WORD_ID:].mean(axis=0, dtype=np.float32)
+    wide = graph.initializers["columns"][1] if "columns" in graph.initializers else 0
+    graph.constant("mean_token", average[: len(average) - wide])
+    if wide:
+        graph.constant("wide_mean_token", average[-wide:])
     asked = graph.op("Cast", graph.op("Size", "contrast"), to=TensorProto.BOOL)
     yes, no = type(graph)("effects_"), type(graph)()
-    _walk_back(yes, blocks, last, graph.initializers["wide.token"].shape[1] if wide else 0)
+    _walk_back(yes, blocks, last, int(wide))
     nothing = numpy_helper.from_array(np.zeros((0, 0), np.float32))
     no.op("Constant", value=nothing, name="no_effects")
 

@@ -43,6 +43,10 @@ class GraphBuilder:
         self.nodes.append(helper.make_node(kind, list(inputs), [output], name=output, **attributes))
         return output
 
+    def split(self, value: str, sizes: str, outputs: list[str]) -> None:
+        """Cut the last axis into outputs of the given sizes."""
+        self.nodes.append(helper.make_node("Split", [value, sizes], outputs, name=f"split_{value}", axis=-1))
+
     def model(self, inputs: list, outputs: list) -> onnx.ModelProto:
         stored = [numpy_helper.from_array(value, name) for name, value in self.initializers.items()]
         graph = helper.make_graph(self.nodes, "router", inputs, outputs, stored)
@@ -91,25 +95,33 @@ def to_onnx(network: Network) -> bytes:
 
 
 def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray], real: str) -> str:
-    """What enters the first block (batch, n, d); `token_rows` is the part of it that the tokens bring."""
-    if "bigram.weight" not in weights:
-        token = _rows(graph, "token", weights, "input_ids", name="token_rows")
-    else:
+    """What enters the first block (batch, n, d).
+
+    `token_rows` is the part of it that the tokens bring, and `wide_rows` (batch, n, wide) what they bring to
+    the way past the blocks: columns of the same tables, so that each token is looked up once.
+    """
+    wide, pairs = "wide.token.weight" in weights, "bigram.weight" in weights
+    whole = "" if wide else "token_rows"
+    rows = _rows(graph, "token", weights, "input_ids", name="" if pairs else whole)
+    if pairs:
         _pairs(graph, len(weights["bigram.weight"]), real)
-        pair = _rows(graph, "bigram", weights, "pair_rows")
-        token = graph.op("Add", _rows(graph, "token", weights, "input_ids"), pair, name="token_rows")
+        rows = graph.op("Add", rows, _rows(graph, "bigram", weights, "pair_rows"), name=whole)
+    if wide:
+        sizes = [weights[f"{table}.weight"].shape[1] for table in ("token", "wide.token")]
+        graph.split(rows, graph.constant("columns", sizes, np.int64), ["token_rows", "wide_rows"])
     if "position.weight" not in weights:
-        return token
+        return "token_rows"
     tokens = graph.op("Shape", "input_ids", start=1)
     positions = graph.constant("position", weights["position.weight"])
-    return graph.op("Add", token, graph.op("Slice", positions, "zero", tokens, "zero"))
+    return graph.op("Add", "token_rows", graph.op("Slice", positions, "zero", tokens, "zero"))
 
 
 def _rows(
     graph: GraphBuilder, table: str, weights: dict[str, np.ndarray], ids: str, *, name: str = ""
 ) -> str:
-    """Rows of an embedding table, which is stored in float16 where that loses nothing."""
-    values = weights[f"{table}.weight"]
+    """Rows of an embedding table and of its wide columns, in float16 where that loses nothing."""
+    parts = [weights[f"{one}.weight"] for one in (table, f"wide.{table}") if f"{one}.weight" in weights]
+    values = np.concatenate(parts, axis=1)
     halves = values.astype(np.float16)
     if not np.array_equal(halves.astype(np.float32), values):
         return graph.op("Gather", graph.constant(table, values), ids, name=name)
@@ -130,17 +142,29 @@ def _pairs(graph: GraphBuilder, rows: int, real: str) -> None:
 
 def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
     """`mask`, what every block adds to its scores: padding (batch, 1, 1, n), and relative positions."""
-    if network.config.positions == "learned":
+    config = network.config
+    if config.positions == "learned":
         graph.op("Identity", padding, name="mask")
         return
-    for name, value in {"scalar_zero": 0, "scalar_one": 1, "nearest": -REACH, "reach": REACH}.items():
+    # away[r + t] for reader r and read token t: rows of one long line, each read one number earlier than
+    # the row before. The line of 2n numbers is laid down n times and cut anew into rows of 2n - 1.
+    ints = {"reach": REACH, "nearest": -REACH, "scalar_one": 1, "two": [2], "line": [0, -1]}
+    for name, value in {**ints, "heads": [config.heads], "last_axis": [2], "line_axis": [1]}.items():
         graph.constant(name, value, np.int64)
-    tokens = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1), "zero")
-    places = graph.op("Range", "scalar_zero", tokens, "scalar_one")
-    away = graph.op("Sub", graph.op("Unsqueeze", places, "zero"), graph.op("Unsqueeze", places, "one"))
-    index = graph.op("Add", graph.op("Clip", away, "nearest", "reach"), "reach")  # (reader, read)
-    table = graph.constant("distance", network.distance.numpy())
-    graph.op("Add", padding, graph.op("Gather", table, index, axis=1), name="mask")
+    n = graph.op("Shape", "input_ids", start=1, name="tokens")  # (1,)
+    scalar = graph.op("Squeeze", n, "zero")
+    places = graph.op("Range", graph.op("Neg", scalar), scalar, "scalar_one")  # -n .. n - 1
+    index = graph.op("Add", graph.op("Clip", places, "nearest", "reach"), "reach")
+    line = graph.op("Gather", graph.constant("distance", network.distance.numpy()), index, axis=1)
+    line = graph.op("Unsqueeze", line, "one")  # (heads, 1, 2n)
+    twice = graph.op("Mul", n, "two")
+    laid = graph.op("Expand", line, graph.op("Concat", "heads", n, twice, axis=0))
+    laid = graph.op("Reshape", laid, "line")  # (heads, 2n * n)
+    less = graph.op("Sub", twice, "one")
+    cut = graph.op("Slice", laid, n, graph.op("Add", n, graph.op("Mul", n, less)), "line_axis")
+    rows = graph.op("Reshape", cut, graph.op("Concat", "heads", n, less, axis=0))
+    away = graph.op("Slice", rows, "zero", n, "last_axis")  # (heads, reader, read)
+    graph.op("Add", padding, away, name="mask")
 
 
 def _norm(graph: GraphBuilder, weights: dict[str, np.ndarray], name: str, x: str) -> str:
@@ -204,16 +228,14 @@ def _mean_and_head(
 
 
 def _wide(graph: GraphBuilder, weights: dict[str, np.ndarray], padding: str) -> str:
-    """`models.network.Wide` (batch, wide); `wide_rows` (batch, n, wide) and `wide_shares` (batch, 1, n)."""
-    pairs = "wide.bigram.weight" in weights
-    rows = _rows(graph, "wide.token", weights, "input_ids", name="" if pairs else "wide_rows")
-    if pairs:
-        rows = graph.op("Add", rows, _rows(graph, "wide.bigram", weights, "pair_rows"), name="wide_rows")
+    """`models.network.Wide` (batch, wide), from `wide_rows`; `wide_shares` (batch, 1, n)."""
     gate = graph.constant("wide.gate.weight", weights["wide.gate.weight"].T)
-    score = graph.op("Squeeze", graph.op("MatMul", rows, gate), "last")  # the gate's bias moves none of them
+    score = graph.op(
+        "Squeeze", graph.op("MatMul", "wide_rows", gate), "last"
+    )  # the gate's bias moves none of them
     score = graph.op("Softmax", graph.op("Add", score, padding), axis=-1)
     shares = graph.op("Unsqueeze", score, "one", name="wide_shares")
-    mean = graph.op("Squeeze", graph.op("MatMul", shares, rows), "one", name="wide_mean")
+    mean = graph.op("Squeeze", graph.op("MatMul", shares, "wide_rows"), "one", name="wide_mean")
     return _norm(graph, weights, "wide.norm", mean)
 
 

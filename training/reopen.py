@@ -28,14 +28,15 @@ def reopen(model: bytes | Path) -> Network:
 
 
 def _config(stored: dict[str, torch.Tensor]) -> NetworkConfig:
-    vocab_size, d = stored["token"].shape
+    vocab_size = len(stored["token"])
+    d = int(stored["by_head"].prod())
     return NetworkConfig(
         vocab_size=vocab_size,
         teams=stored["head.bias"].shape[0],
         max_tokens=stored["position"].shape[0] if "position" in stored else NetworkConfig.max_tokens,
         positions="learned" if "position" in stored else "relative",
         bigrams=len(stored["bigram"]) if "bigram" in stored else 0,
-        wide=stored["wide.token"].shape[1] if "wide.token" in stored else 0,
+        wide=stored["token"].shape[1] - d,
         d=d,
         heads=int(stored["by_head"][0]),
         blocks=sum(name.endswith(".attention.W_Q.weight") for name in stored),
@@ -46,8 +47,12 @@ def _config(stored: dict[str, torch.Tensor]) -> NetworkConfig:
 def _as_trained(name: str, stored: dict[str, torch.Tensor], d_k: int) -> torch.Tensor:
     """Undo the export: Gemm's transposition, and the scale inside the query weights."""
     owner, _, kind = name.rpartition(".")
-    if owner.rpartition(".")[2] in ("token", "position", "bigram"):
-        return stored[owner].float()
+    if owner == "position":
+        return stored[owner]
+    if owner in ("token", "bigram"):
+        return stored[owner][:, : int(stored["by_head"].prod())].float()
+    if owner in ("wide.token", "wide.bigram"):
+        return stored[owner.removeprefix("wide.")][:, int(stored["by_head"].prod()) :].float()
     if name == "wide.gate.bias":  # moves no share, so the graph has none
         return torch.zeros(1)
     if owner.rpartition(".")[2].startswith("norm"):
