@@ -102,6 +102,7 @@ def load_dataset(
     if known is not None:
         known = _check_valid_teams(train, known, rare, faults)
         train = _drop_leaks(train, known, faults)
+        _warn_shared_ids(train, known, faults)
     _warn_conflicts(train, faults)
     teams = tuple(sorted(set(train.teams)))
     if len(teams) < 2:
@@ -270,6 +271,13 @@ def _drop_leaks(train: Tickets, valid: Tickets, faults: Faults) -> Tickets:
         detail = f"a text that {valid.file} also holds"
         faults.add("leaked_text", train.file, "drops", detail, train.rows[index])
     return train.select(i for i in range(len(train)) if i not in leaks) if leaks else train
+
+
+def _warn_shared_ids(train: Tickets, valid: Tickets, faults: Faults) -> None:
+    named = {ticket_id for ticket_id in valid.ids if not ticket_id.startswith("row ")}
+    for row, ticket_id in zip(train.rows, train.ids, strict=True):
+        if ticket_id in named:
+            faults.add("shared_id", train.file, "keeps", f"an id that {valid.file} also holds", row)
 
 
 def _warn_conflicts(train: Tickets, faults: Faults) -> None:

@@ -20,6 +20,7 @@ DELIMITERS = ",;\t|"
 MAX_FIELD_CHARACTERS = 10_000_000
 ROWS_SHOWN = 8
 HEADER_CHARACTERS = 65_536
+NOT_PLAIN = "a list or an object where text should be"
 
 
 class DataError(ValueError):
@@ -123,8 +124,9 @@ def _is_broken(text: str) -> bool:
     return any("\udc80" <= character <= "\udcff" for character in text) if not text.isascii() else False
 
 
-def _broken_encoding(path: Path, row: int, faults: Faults) -> None:
+def _broken_encoding(path: Path, row: int, encoding: str | None, faults: Faults) -> None:
     detail = "bytes that are not UTF-8 (a Windows export? then --encoding cp1252)"
+    detail = f"bytes that are not {encoding}" if encoding else detail
     faults.add("broken_encoding", path.name, "drops", detail, row)
 
 
@@ -159,11 +161,11 @@ def _csv_rows(
         if _missing(path, columns, header, faults):
             return
         wanted = {name: header.index(name) for name in [*columns, *optional] if name in header}
-        yield from _csv_records(path, reader, len(header), wanted, faults)
+        yield from _csv_records(path, reader, len(header), wanted, encoding, faults)
 
 
 def _csv_records(
-    path: Path, reader: Any, width: int, wanted: dict[str, int], faults: Faults
+    path: Path, reader: Any, width: int, wanted: dict[str, int], encoding: str | None, faults: Faults
 ) -> Iterator[tuple[int, dict[str, str]]]:
     row = 1
     while True:
@@ -184,7 +186,7 @@ def _csv_records(
         if len(values) != width:
             faults.add("ragged_row", path.name, "drops", f"not the {width} fields that the header names", row)
         elif any(_is_broken(values[index]) for index in wanted.values()):
-            _broken_encoding(path, row, faults)
+            _broken_encoding(path, row, encoding, faults)
         else:
             yield row, {name: values[index] for name, index in wanted.items()}
 
@@ -200,17 +202,21 @@ def _json_rows(
                 continue
             rows += 1
             if _is_broken(line):
-                _broken_encoding(path, row, faults)
+                _broken_encoding(path, row, encoding, faults)
                 continue
             try:
                 values = json.loads(line)
             except json.JSONDecodeError:
                 values = None
             if not isinstance(values, dict):
-                faults.add("malformed_row", path.name, "drops", "the line is not one JSON object", row)
+                faults.add("malformed_row", path.name, "drops", "not one JSON object", row)
                 continue
             seen.update(values)
-            yield row, {name: _as_text(values.get(name)) for name in [*columns, *optional]}
+            fields = {name: values.get(name) for name in [*columns, *optional]}
+            if any(isinstance(value, dict | list) for value in fields.values()):
+                faults.add("malformed_row", path.name, "drops", NOT_PLAIN, row)
+                continue
+            yield row, {name: _as_text(value) for name, value in fields.items()}
     if not rows:
         faults.add("empty_file", path.name, "stops", "the file is empty")
     elif seen:
@@ -241,4 +247,7 @@ def _parquet_rows(
     for batch in file.iter_batches(batch_size=4096, columns=wanted):
         for values in batch.to_pylist():
             row += 1
+            if any(isinstance(value, dict | list) for value in values.values()):
+                faults.add("malformed_row", path.name, "drops", NOT_PLAIN, row)
+                continue
             yield row, {name: _as_text(values[name]) for name in wanted}

@@ -71,6 +71,13 @@ def test_texts_that_validation_also_holds_leave_training(tmp_path):
     assert [fault.rows for fault in dataset.faults if fault.kind == "leaked_text"] == [[62, 63, 64]]
 
 
+def test_ids_that_both_files_hold_are_told(tmp_path):
+    valid = [{**row, "text": row["text"] + " again"} for row in ticket_rows(6)]
+    dataset = load_dataset(folder_with(tmp_path, ticket_rows(60), valid))
+    assert [fault.rows for fault in dataset.faults] == [[2, 3, 4, 5, 6, 7]]
+    assert kinds(dataset) == {"shared_id": 6}
+
+
 def test_a_team_that_training_does_not_know_stops_and_the_nearest_is_named(tmp_path):
     valid = [*ticket_rows(6, seed=1), {"ticket_id": "V", "text": "a new one", "team": "gardens"}]
     with pytest.raises(DataError, match=r"valid\.csv: 1 row .*'gardens'; did you mean 'garden'\? \(row 8\)"):

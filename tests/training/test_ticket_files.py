@@ -163,8 +163,8 @@ def test_a_field_beyond_the_limit_stops_instead_of_filling_the_memory(tmp_path):
         load_dataset(path)
 
 
-@pytest.mark.parametrize("line", ["{", "[1, 2]", '"text"', "{'text': 1}"])
-def test_lines_that_are_no_json_object_are_dropped_and_named(tmp_path, line):
+@pytest.mark.parametrize("line", ["{", "[1, 2]", '"text"', "{'text': 1}", '{"text": ["a"], "team": "b"}'])
+def test_lines_that_are_no_plain_json_object_are_dropped_and_named(tmp_path, line):
     path = write_jsonl(tmp_path / "t.jsonl", ticket_rows(3))
     path.write_text(path.read_text() + line + "\n")
     tickets, faults = read(path)

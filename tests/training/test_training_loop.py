@@ -17,7 +17,8 @@ from models.bundle import load_bundle
 from models.tokenizer import Tokenizer, build_word_tokenizer
 from training.batches import TokenIds, batches_by_length
 from training.data import load_dataset
-from training.loop import fit, predict
+from training.loop import predict
+from training.progress import Progress
 from training.recipe import load_recipe, recipe_names
 from training.train import train
 
@@ -61,8 +62,8 @@ def dataset(tmp_path_factory):
     return load_dataset(write_csv(tmp_path_factory.mktemp("loop") / "t.csv", ticket_rows(240)))
 
 
-def short_run(dataset, checkpoint: Path, **changes):
-    recipe = load_recipe("course", **{"epochs": 4, "learning_rate": 3e-3, "batch_size": 16, **changes})
+def short_run(dataset, checkpoint: Path, name: str = "course", **changes):
+    recipe = load_recipe(name, **{"epochs": 4, "learning_rate": 3e-3, "batch_size": 16, **changes})
     tokenizer = Tokenizer(build_word_tokenizer(dataset.train.texts), recipe.max_tokens)
     return train(dataset, recipe, tokenizer, checkpoint)
 
@@ -87,34 +88,23 @@ def test_same_seed_same_weights_other_seed_other_weights(dataset, tmp_path):
     assert not torch.equal(one, other)
 
 
-def test_a_stopped_run_continues_to_the_same_weights(dataset, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "changes"), [("course", {}), ("default", {"teacher": "words", "most_tokens": 0})]
+)
+def test_a_stopped_run_continues_to_the_same_weights(dataset, tmp_path, monkeypatch, name, changes):
     class Stopped(Exception):
         pass
 
-    def stop_in_epoch_three(step):
+    def stop_in_epoch_three(progress, step):
         if step.epoch == 3:
             raise Stopped
 
-    whole, history = short_run(dataset, tmp_path / "whole.pt")
-    recipe = load_recipe("course", epochs=4, learning_rate=3e-3, batch_size=16)
-    from training.train import encode, network_config
-
-    tokenizer = Tokenizer(build_word_tokenizer(dataset.train.texts), recipe.max_tokens)
-    examples = [
-        encode(part.texts, part.teams, tokenizer, dataset.teams) for part in (dataset.train, dataset.valid)
-    ]
-    checkpoint = tmp_path / "stopped.pt"
-
-    def once(on_step=lambda step: None):
-        torch.manual_seed(recipe.seed)
-        from models.network import Network
-
-        network = Network(network_config(recipe, tokenizer, dataset.teams))
-        return network, fit(network, *examples, recipe, checkpoint, "me", on_step=on_step)
-
-    with pytest.raises(Stopped):
-        once(stop_in_epoch_three)
-    network, resumed = once()
+    whole, history = short_run(dataset, tmp_path / "whole.pt", name, **changes)
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "step", stop_in_epoch_three)
+        with pytest.raises(Stopped):
+            short_run(dataset, tmp_path / "stopped.pt", name, **changes)
+    network, resumed = short_run(dataset, tmp_path / "stopped.pt", name, **changes)
     assert torch.equal(weights(network), weights(whole))
     without_times = [[dataclasses.replace(epoch, seconds=0) for epoch in one] for one in (resumed, history)]
     assert without_times[0] == without_times[1]
