@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 
 from models.bundle import Bundle, load_bundle
+from models.windows import read_windows
 from service.settings import Settings
 
 log = logging.getLogger("larkfield.runtime")
@@ -61,7 +62,13 @@ class Runtime:
                 self.run(ids)
 
     def run(self, ids: np.ndarray) -> np.ndarray:
-        """Logits (tickets, teams) of padded ids (tickets, tokens)."""
+        """Logits (tickets, teams) of padded ids (tickets, tokens); long tickets are read in windows."""
+        window = self.config.window
+        if window and ids.shape[1] > window:
+            return read_windows(self._score, ids, window)[0]
+        return self._score(ids)
+
+    def _score(self, ids: np.ndarray) -> np.ndarray:
         logits: np.ndarray = self.session.run(["logits"], {"input_ids": ids})[0]
         return logits
 
