@@ -145,7 +145,9 @@ def score(runtime: Runtime, method: Attribution, tickets: Sequence[Sequence[int]
         began = time.perf_counter()
         effects = method(ids, contrast.weights[0])
         milliseconds.append(1e3 * (time.perf_counter() - began))
-        falls.append(_falls(runtime, ids, np.argsort(-np.asarray(effects), kind="stable"), contrast.team))
+        falls.append(
+            _falls(runtime, ids, np.argsort(-np.asarray(effects, float), kind="stable"), contrast.team)
+        )
     comprehensiveness, sufficiency = np.mean(falls, axis=0)
     return Score(float(comprehensiveness), float(sufficiency), median(milliseconds))
 

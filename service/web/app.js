@@ -5,7 +5,7 @@ import { bar, byId, el, fill } from "./dom.js";
 import { HeadView, drawGrid } from "./heads.js";
 import { start } from "./page.js";
 import { EXAMPLES, currentLanguage, percent, t, teamName } from "./strings.js";
-import { drawChange, drawLegend, drawWordPanel, drawWords, markChosen, walkWords, withoutWords } from "./words.js";
+import { drawChange, drawLegend, drawWordPanel, drawWords, isPart, markChosen, walkWords, withoutWords } from "./words.js";
 
 const DEBOUNCE_MS = 180;
 
@@ -32,11 +32,12 @@ function onEdit() {
   clearTimeout(timer);
   running?.abort();
   if (ticketNow().text.trim()) {
-    byId("answer").setAttribute("aria-busy", "true");
+    busy(true, true);
     timer = setTimeout(send, DEBOUNCE_MS);
   } else {
     Object.assign(page, { sent: null, answer: null, full: null, word: undefined, open: null, problem: null, thanks: null });
     repaint();
+    busy(false, false);
   }
 }
 
@@ -50,16 +51,19 @@ async function send() {
     if (running !== controller) return;
     Object.assign(page, { sent: ticket, answer: body, requestId, full: null, word: undefined, problem: null, thanks: null });
     repaintAnswer();
+    busy(false, true);
     const whole = await route(ticket, "full", controller.signal);
     if (running !== controller) return;
     page.full = readFull(whole.body.explanation, ticket);
     repaintHeads();
     repaintWord();
+    busy(false, false);
   } catch (error) {
     if (error.name === "AbortError" || running !== controller) return;
     if (!(error instanceof Refused)) throw error;
     page.problem = error;
     repaintStatus();
+    busy(false, false);
   }
 }
 
@@ -87,9 +91,14 @@ function drawExamples() {
   );
 }
 
+/** Say that answer and heads are being made, or are here. */
+function busy(answer, heads) {
+  byId("answer").setAttribute("aria-busy", String(answer));
+  byId("heads").setAttribute("aria-busy", String(heads));
+}
+
 function repaintStatus() {
   const { answer, problem } = page;
-  byId("answer").setAttribute("aria-busy", "false");
   let sentence = "";
   if (problem) sentence = problem.status ? t("refused", { detail: problem.message }) : t("offline");
   else if (answer) sentence = t("routed", { team: teamName(answer.team), confidence: percent(answer.confidence, 1) });
@@ -159,7 +168,8 @@ function repaintWhy() {
   const explanation = answer?.explanation;
   byId("why").hidden = !explanation?.words.length;
   if (byId("why").hidden) return;
-  byId("why-hint").textContent = t("why_hint", { team: teamName(explanation.team), rival: teamName(explanation.runner_up) });
+  const hint = t("why_hint", { team: teamName(explanation.team), rival: teamName(explanation.runner_up) });
+  byId("why-hint").textContent = isPart(explanation.window) ? `${t("why_part")} ${hint}` : hint;
   drawLegend(byId("legend"), explanation);
   drawWords(byId("words"), sent, explanation, page.word, pickWord);
   drawChange(byId("change"), sent, explanation, () => fillTicket(withoutWords(sent, explanation)));

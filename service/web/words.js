@@ -3,17 +3,26 @@
 import { bar, el, fill, rove } from "./dom.js";
 import { listed, number, percent, t, teamName } from "./strings.js";
 
-// An effect of this size (in log-odds: odds × 4.5) has the full colour.
-const FULL_EFFECT = 1.5;
-const NO_EFFECT = 0.02;
+// The colour is full for the strongest word, or where a ticket hardly pulls at all, for an effect of this size.
+const FULL_EFFECT = 0.5;
+// Less than this share of all the pull is none.
+const NO_SHARE = 0.005;
 
-/** What an effect (in log-odds) does to the odds, as people say it: 0.69 -> "odds × 2.0". */
-export const odds = (effect) => t("odds", { factor: number(Math.exp(Math.abs(effect)), 1) });
+/** Whether only one passage of a long ticket decided. */
+export const isPart = (span) => span.end - span.start < span.tokens;
+
+/** A word's part in all the pull of a ticket, whichever way it goes: 0 to 1. */
+export function shareOf(word, explanation) {
+  const all = explanation.words.reduce((sum, other) => sum + Math.abs(other.effect), 0);
+  return all ? Math.abs(word.effect) / all : 0;
+}
+
+const kindOf = (word, explanation) =>
+  shareOf(word, explanation) < NO_SHARE ? "neither" : word.effect > 0 ? "towards" : "away";
 
 export function describeWord(word, explanation) {
-  const values = { word: word.text, effect: odds(word.effect), team: teamName(explanation.team), rival: teamName(explanation.runner_up) };
-  if (Math.abs(word.effect) < NO_EFFECT) return t("word_neither", values);
-  return t(word.effect > 0 ? "word_for" : "word_against", values);
+  const values = { word: word.text, share: percent(shareOf(word, explanation)), team: teamName(explanation.team), rival: teamName(explanation.runner_up) };
+  return t({ neither: "word_neither", towards: "word_for", away: "word_against" }[kindOf(word, explanation)], values);
 }
 
 /**
@@ -29,17 +38,18 @@ export function drawWords(container, ticket, explanation, chosen, onpick) {
     const characters = Array.from(ticket[field]);
     const line = el("p", { class: `field-${field}`, dir: "auto" });
     let at = 0;
-    const rest = (end) => {
+    const rest = (end, outside) => {
       const between = characters.slice(at, end).join("");
-      if (between.trim()) line.append(el("span", { class: "not-read", title: t("not_read") }, between));
+      const kind = outside && isPart(explanation.window) ? "elsewhere" : "not_read";
+      if (between.trim()) line.append(el("span", { class: kind, title: t(kind) }, between));
       else line.append(between);
     };
     for (const word of words) {
-      rest(word.start);
+      rest(word.start, at === 0);
       line.append(wordButton(word, characters.slice(word.start, word.end).join(""), strongest, explanation, onpick));
       at = word.end;
     }
-    rest(characters.length);
+    rest(characters.length, true);
     parts.push(line);
   }
   fill(container, ...parts);
@@ -51,7 +61,7 @@ export function drawWords(container, ticket, explanation, chosen, onpick) {
 
 function wordButton(word, shown, strongest, explanation, onpick) {
   const share = Math.sqrt(Math.min(1, Math.abs(word.effect) / strongest));
-  const kind = Math.abs(word.effect) < NO_EFFECT ? "neither" : word.effect > 0 ? "towards" : "away";
+  const kind = kindOf(word, explanation);
   const button = el(
     "button",
     {

@@ -1,0 +1,112 @@
+"""A service with the shipped bundle, and Chromium to look at its page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.writing import settled
+
+ROOT = Path(__file__).parents[2]
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def service_url(shipped_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the page is."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path_factory.mktemp("service") / "log.txt"
+    environment = os.environ | {
+        "LARKFIELD_BUNDLE": str(shipped_bundle),
+        "LARKFIELD_HOST": "127.0.0.1",
+        "LARKFIELD_PORT": str(port),
+        "LARKFIELD_FEEDBACK_URL": f"sqlite:///{log.parent}/feedback.db",
+        "OMP_NUM_THREADS": "1",
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service"], cwd=ROOT, env=environment, stdout=out, stderr=out
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait(url, process, log)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    pytest.fail(f"the service was not ready:\n{log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """One browser for all tests; each test gets contexts of its own."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("chromium is not installed here")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed here")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=ARGUMENTS, headless=True)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Any, service_url: str) -> Iterator[Any]:
+    """visit("/", locale="fr-CA", …) -> a page; what it must never do is checked when the test ends."""
+    contexts, errors, foreign = [], [], []
+
+    def open_page(path: str = "/", **options: Any) -> Any:
+        context = chromium.new_context(**({"locale": "en-GB", "color_scheme": "light"} | options))
+        contexts.append(context)
+        context.set_default_timeout(30_000)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("dialog", lambda dialog: (errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "request", lambda r: None if r.url.startswith((service_url, "data:")) else foreign.append(r.url)
+        )
+        page.goto(service_url + path)
+        if path == "/":
+            settled(page)  # the first example
+        return page
+
+    open_page.errors = errors  # type: ignore[attr-defined]
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not foreign, "the page asked another server"
+    assert not errors, "the page had errors"

@@ -1,0 +1,106 @@
+"""/learn in a real browser: the walk in seven steps and the key-size slider, with the lesson's figures."""
+
+import re
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+
+# What the matrix named first must show, row by row, at each step.
+WALK = {
+    ("none", 2, "Q"): ["0.5 1.5", "0 0", "1 0"],
+    ("none", 2, "K"): ["1 0", "0 0.5", "0 2"],
+    ("none", 2, "V"): ["2 0", "0 0", "0 1"],
+    ("none", 3, "S"): ["0.5 0.75 3", "0 0 0", "1 0 0"],
+    ("none", 4, "S/√d_k"): ["0.354 0.53 2.121", "0 0 0", "0.707 0 0"],
+    ("none", 6, "A"): ["0.124 0.148 0.728", "0.333 0.333 0.333", "0.503 0.248 0.248"],
+    ("none", 7, "O"): ["0.248 0.728", "0.667 0.333", "1.007 0.248"],
+    ("causal", 5, "M"): ["0 −∞ −∞", "0 0 −∞", "0 0 0"],
+    ("causal", 6, "A"): ["1 0 0", "0.5 0.5 0", "0.503 0.248 0.248"],
+    ("causal", 7, "O"): ["2 0", "1 0", "1.007 0.248"],
+}
+FIGURES = {
+    4: ["4.03 1.006", "0.335 0.152", "0.1% 0.0%", "0.2918 0.2337"],
+    16: ["15.84 0.990", "0.637 0.165", "3.0% 0.0%", "0.2875 0.2388"],
+    64: ["63.69 0.995", "0.822 0.163", "23.5% 0.0%", "0.1948 0.2395"],
+    256: ["256.00 1.000", "0.903 0.164", "51.1% 0.0%", "0.1129 0.2405"],
+    1024: ["1,024.99 1.001", "0.953 0.164", "73.2% 0.0%", "0.0570 0.2403"],
+}
+
+
+def rows_of(figure):
+    return [" ".join(row.locator("td").all_inner_texts()) for row in figure.locator("tbody tr").all()]
+
+
+def test_the_walk_shows_every_matrix_by_hand(visit):
+    page = visit("/learn")
+    expect(page.locator("#walk-body h3")).to_have_text("Step 1 of 7: The input")
+    for (mask, step, name), expected in WALK.items():
+        page.check(f"input[value={mask}]")
+        page.locator("#walk-steps button").nth(step - 1).click()
+        figure = page.locator(".matrix").filter(has=page.locator(f"b:text-is('{name}')"))
+        assert rows_of(figure) == expected, (mask, step)
+        shape = f"{len(expected)} × {len(expected[0].split())}"
+        expect(figure.locator(".shape")).to_have_text(shape)
+        expect(figure.locator("tr.traced th")).to_have_text("damaged")
+    expect(page.locator(".trace")).to_contain_text("Its output is (2, 0)")
+
+
+def test_the_walk_by_keyboard(visit):
+    page = visit("/learn")
+    page.locator("#walk-next").focus()
+    for step in range(2, 8):
+        page.keyboard.press("Enter")
+        expect(page.locator("#walk-body h3")).to_contain_text(f"Step {step} of 7")
+    expect(page.locator("#walk-next")).to_be_disabled()
+    page.locator("#walk-back").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#walk-body h3")).to_contain_text("Step 6 of 7")
+    expect(page.locator("#walk-back")).to_be_focused()
+    page.locator("input[value=none]").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".trace")).to_contain_text("damaged 1, on 0, arrival 0; together 1")
+
+
+def test_the_slider_shows_the_measured_figures(visit):
+    page = visit("/learn")
+    slider = page.locator("#key-size")
+    slider.focus()
+    for place, (size, expected) in enumerate(FIGURES.items()):
+        if place:
+            page.keyboard.press("ArrowRight")
+        expect(page.locator("#key-size-now")).to_have_text(str(size))
+        assert slider.get_attribute("aria-valuetext") == f"d_k = {size}"
+        rows = page.locator(".figures tbody tr")
+        assert [" ".join(row.locator("td").all_inner_texts()) for row in rows.all()] == expected
+    expect(page.locator("#size-says")).to_contain_text("its gradient shrinks to 0.057")
+
+
+def test_another_query_is_drawn_by_the_service(visit):
+    page = visit("/learn")
+    expect(page.locator(".columns-chart")).to_have_count(2)
+    expect(page.locator(".columns-chart .column")).to_have_count(64)
+    first = page.locator(".bars .value").all_inner_texts()
+    with page.expect_response(re.compile(r"/learn/draw\?d_k=4&seed=1$")) as response:
+        page.click("#draw-again")
+    largest = response.value.json()["unscaled"][0]
+    expect(page.locator(".bars .value").first).to_have_text(f"{largest:.3f}".rstrip("0"))
+    assert page.locator(".bars .value").all_inner_texts() != first
+    expect(page.locator("#draw-again")).to_be_focused()
+
+
+def test_the_walk_in_french(visit):
+    page = visit("/learn", locale="fr-FR")
+    page.locator("#walk-steps button").nth(5).click()
+    expect(page.locator("#walk-body h3")).to_have_text("Étape 6 sur 7: Softmax")
+    assert rows_of(page.locator(".matrix"))[0] == "0,124 0,148 0,728"
+    assert page.title().startswith("Routeur")
+
+
+def test_a_service_that_is_away_is_said_to_be(visit):
+    page = visit()
+    page.route("**/learn/numbers", lambda route: route.abort())
+    page.goto(page.url + "learn")
+    expect(page.locator("#status")).to_contain_text("could not be fetched")
+    visit.errors.clear()
