@@ -77,24 +77,7 @@ def tickets() -> list[dict[str, str]]:
 
 def text_of(tokens: int, seed: int = 0) -> str:
     """A ticket of that many tokens."""
-    words = [
-        "my",
-        "order",
-        "was",
-        "charged",
-        "twice",
-        "please",
-        "send",
-        "the",
-        "money",
-        "back",
-        "the",
-        "parcel",
-        "is",
-        "late",
-        "and",
-        "broken",
-    ]
+    choices = ["my", "order", "was", "charged", "twice", "please", "send", "the", "money", "back"]
     rng = random.Random(seed)
     return " ".join(rng.choice(choices) for _ in range(tokens))
 
@@ -381,12 +364,9 @@ def main() -> int:
         print("wrk is needed: `make packages`, or apt-get install wrk", file=sys.stderr)
         return 2
     bundle = arguments.bundle.absolute()
-    print(
-        f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, Python {platform.python_version()}"
-    )
-    print(
-        f"{len(tickets())} tickets{'' if DATA.exists() else ' (made up)'}, bundle {bundle.name}\n", flush=True
-    )
+    print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, ", end="")
+    made_up = "" if DATA.exists() else " made-up"
+    print(f"{len(tickets())}{made_up} tickets, bundle {bundle.name}\n", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = write_script(folder / "tickets.lua", list(tickets()))
@@ -401,9 +381,7 @@ def main() -> int:
         print(", ".join(f"{level} {ms:.2f}" for level, ms in by_level.items()), flush=True)
         print("Where batches run (p50 at 1, requests/s at 16): ", end="")
         rows = handoff(bundle, script).items()
-        print(
-            ", ".join(f"hand-off {how}: {one:.2f} ms, {rate:,.0f}" for how, (one, rate) in rows), flush=True
-        )
+        print(", ".join(f"{how}: {one:.2f} ms, {rate:,.0f}" for how, (one, rate) in rows), flush=True)
         scale = workers(bundle, script, arguments.rounds)
         print("Requests/s at 32 connections: ", end="")
         print(", ".join(f"{name}: {rate:,.0f}" for name, rate in scale.items()), flush=True)
