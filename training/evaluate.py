@@ -82,7 +82,7 @@ class Evaluation:
     routed_precision: float | None  # share of routed tickets that are right; None when none is routed
     per_team: dict[str, Score]
     per_style: dict[str, dict[str, float]]
-    unknown_teams: dict[str, int]  # tickets of teams that the bundle does not know: always wrong
+    unknown_teams: dict[str, dict[str, int]]  # tickets of teams it does not know, and those sent to review
 
 
 def answer(bundle: Bundle, texts: Sequence[str]) -> Answers:
@@ -137,7 +137,13 @@ def assess(answers: Answers, tickets: Tickets, teams: Sequence[str]) -> Evaluati
         routed_precision=float(correct[routed].mean()) if routed.any() else None,
         per_team=per_team,
         per_style=_per_style(tickets.styles, correct),
-        unknown_teams={team: int((actual == team).sum()) for team in unknown},
+        unknown_teams={
+            team: {
+                "tickets": int((actual == team).sum()),
+                "review": int(((actual == team) & ~routed).sum()),
+            }
+            for team in unknown
+        },
     )
 
 
@@ -180,8 +186,11 @@ def to_text(evaluation: Evaluation) -> str:
         lines += ["", f"{'style':30} {'tickets':>7} {'accuracy':>9}"]
         for style, figures in evaluation.per_style.items():
             lines.append(f"{style:30} {figures['tickets']:7,} {figures['accuracy']:9.4f}")
-    for team, count in evaluation.unknown_teams.items():
-        lines.append(f"the bundle does not know the team {team!r}: {count} tickets, counted as wrong")
+    for team, counts in evaluation.unknown_teams.items():
+        lines.append(
+            f"the bundle does not know the team {team!r}: {counts['tickets']:,} tickets, counted as wrong, "
+            f"{counts['review']:,} of them sent to review"
+        )
     return "\n".join(lines)
 
 

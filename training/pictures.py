@@ -58,6 +58,8 @@ def confusion(teams: list[str], mistakes: list[list[Any]], counts: dict[str, int
             if team in involved:
                 involved[team] += number
     shown = sorted(sorted(teams, key=lambda team: -involved[team])[:MOST_TEAMS])
+    if len(teams) > MOST_TEAMS and any(involved.values()):
+        shown = [team for team in shown if involved[team]]
     place = {team: index for index, team in enumerate(shown)}
     matrix = np.zeros((len(shown), len(shown)), dtype=int)
     for actual, predicted, number in mistakes:

@@ -51,8 +51,10 @@ def test_figures_by_hand(assessed):
 
 def test_a_team_that_the_bundle_does_not_know_is_wrong_and_named():
     tickets = Tickets("f", ["1", "2"], ["t"] * 2, ["a", "new"], [], [1, 2])
-    figures = assess(Answers(np.zeros((2, 2)), [decided("a"), decided("b")]), tickets, ["a", "b"])
-    assert figures.unknown_teams == {"new": 1}
+    figures = assess(
+        Answers(np.zeros((2, 2)), [decided("a"), decided("b", decision="review")]), tickets, ["a", "b"]
+    )
+    assert figures.unknown_teams == {"new": {"tickets": 1, "review": 1}}
     assert figures.accuracy == 0.5
 
 
