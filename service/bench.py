@@ -42,12 +42,18 @@ _UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 @dataclass
 class Run:
-    """One run of wrk: milliseconds, requests per second, and answers that were not 2xx."""
+    """One run of wrk: milliseconds, requests per second, answers that were not 2xx, broken connections."""
 
     p50_ms: float
     p99_ms: float
     per_second: float
-    failed: int
+    refused: int
+    broken: int
+
+    @property
+    def failed(self) -> int:
+        """Requests without a good answer."""
+        return self.refused + self.broken
 
 
 @dataclass
@@ -109,8 +115,9 @@ def wrk(port: int, script: Path, connections: int, seconds: float, cpu: str | No
     rate = re.search(r"Requests/sec:\s+([\d.]+)", out)
     failed = re.search(r"Non-2xx or 3xx responses: (\d+)", out)
     errors = re.search(r"connect (\d+), read (\d+), write (\d+), timeout (\d+)", out)
-    lost = (int(failed[1]) if failed else 0) + (sum(map(int, errors.groups())) if errors else 0)
-    return Run(found["50"], found["99"], float(rate[1]) if rate else 0.0, lost)
+    refused = int(failed[1]) if failed else 0
+    broken = sum(map(int, errors.groups())) if errors else 0
+    return Run(found["50"], found["99"], float(rate[1]) if rate else 0.0, refused, broken)
 
 
 # --------------------------------------------------------------------------------------------- servers
