@@ -59,7 +59,7 @@ def compile_source(source: str, variant: Variant, architecture: str) -> tuple[by
     try:
         code = Program(source, "c++", options).compile("cubin", logs=log).code
     except Exception as error:
-        raise CompileError(f"attention.cu, {variant}, {architecture}: {error}") from error
+        raise CompileError(f"attention.cu, {variant}, {architecture}: {str(error).rstrip(chr(0))}") from error
     return bytes(code), usage(log.getvalue())
 
 

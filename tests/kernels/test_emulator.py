@@ -1,0 +1,69 @@
+"""The emulator reports what a GPU would punish, and the checks catch every small break of the kernel."""
+
+import pathlib
+import re
+
+import pytest
+
+from kernels import emulate, emulator, mutate
+from kernels.cases import Case
+
+pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)")
+SOURCE = emulator.KERNEL_SOURCE.read_text(encoding="utf-8")
+CASE = Case(n=65, m=70, d_k=64, d_v=32)  # several threads to a row, several blocks, a partial tile
+
+
+def broken(folder: pathlib.Path, old: str, new: str, occurrence: int = 0) -> pathlib.Path:
+    path = folder / "broken.cu"
+    path.write_text(mutate.Mutation("", old, new, occurrence).apply(SOURCE), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("__syncthreads();", "if (threadIdx.x) __syncthreads();", "waits at"),
+        ("__syncthreads();", "if (threadIdx.x == 3) return; __syncthreads();", "1 have left"),
+        ("0xffffffff, x", "0x7fffffff, x", "lacks its own lane 31"),
+        ("0xffffffff, x", "1u << threadIdx.x % 32, x", "which is not in it"),
+        ("0xffffffff, x, step", "threadIdx.x % 2 ? 0xffffffff : 0x7fffffff, x, step", "mask 0x"),
+        ("first + row < end", "true", "touches byte .* of `k`"),
+        ("&tile[first + c]", "&tile[TILE]", "index .* is outside its array"),
+        ("p.q.at(at.batch, at.head, at.row(r)), at.lane)", "p.q.data - 8, at.lane)", "touches byte -"),
+        ("store_part<D_V>(p.out.at", "store_part<D_V>(p.v.at", "is read-only"),
+        ("p.log_sum_exp[at.matrix_row(p, at.row(r))] =", "A unused =", "NaN"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: pathlib.Path, old: str, new: str, message: str) -> None:
+    case = CASE if "- 8" not in new else Case(n=65, m=70, d_k=64, d_v=32, at_end=False)
+    problem = emulate.outcome(case, 1, broken(tmp_path, old, new)).problem
+    assert problem is not None
+    assert re.search(message, problem), problem
+
+
+def test_the_kernel_itself_passes() -> None:
+    assert emulate.outcome(CASE, 1).problem is None
+
+
+def test_threads_that_depend_on_their_order_are_found(tmp_path: pathlib.Path) -> None:
+    path = broken(tmp_path, "__syncthreads();  // until all are done with the previous tile", "")
+    case = Case(n=200, m=200, batch=1, heads=1)
+    assert emulate.outcome(case, 1, path).problem or emulate.order_matters(case, 1, path)
+
+
+def test_a_mutation_whose_place_is_gone_says_so() -> None:
+    with pytest.raises(ValueError, match="bring the mutation up to date"):
+        mutate.Mutation("", "no such line", "").apply(SOURCE)
+
+
+@pytest.mark.parametrize("number", range(0, len(mutate.MUTATIONS), 8))
+def test_mutations_are_caught(number: int) -> None:
+    ((mutation, how),) = mutate.run([mutate.MUTATIONS[number]])
+    assert how, mutation.what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [n for n in range(len(mutate.MUTATIONS)) if n % 8])
+def test_all_other_mutations_are_caught(number: int) -> None:
+    ((mutation, how),) = mutate.run([mutate.MUTATIONS[number]])
+    assert how, mutation.what
