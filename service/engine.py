@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -62,6 +62,42 @@ class Lane:
         self.pool = ThreadPoolExecutor(1, thread_name_prefix=self.name)
 
 
+class Aside:
+    """Work of one kind in a thread of its own, a bounded number waiting or running."""
+
+    def __init__(self, kind: str, limit: int, settings: Settings, metrics: Metrics) -> None:
+        self._kind = kind
+        self._limit = limit
+        self._retry_after_seconds = settings.retry_after_seconds
+        self._metrics = metrics
+        self._held = 0
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix=f"larkfield-{kind}")
+
+    async def run(self, work: Callable[[], T], deadline: float) -> T:
+        """The result of `work()`; Problem 503 when full, 504 when late."""
+        if self._held >= self._limit:
+            self._metrics.refused.inc(f"{self._kind}_full")
+            raise unavailable(
+                f"Too many {self._kind.replace('_', ' ')} are waiting.", self._retry_after_seconds
+            )
+        started = self.pool.submit(work)
+        running = asyncio.wrap_future(started)
+        self._held += 1
+        running.add_done_callback(self._free)
+        try:
+            # Shielded: work that is late still holds its place until its thread is free.
+            return await asyncio.wait_for(asyncio.shield(running), max(0.0, deadline - perf_counter()))
+        except TimeoutError:
+            started.cancel()  # no effect if it has begun
+            self._metrics.refused.inc("deadline")
+            raise late() from None
+
+    def _free(self, running: asyncio.Future[Any]) -> None:
+        self._held -= 1
+        if not running.cancelled():
+            running.exception()  # of work that nobody waits for any more
+
+
 class Engine:
     """Runs tickets through their runtime; all methods are called on the event loop's thread."""
 
@@ -75,8 +111,8 @@ class Engine:
         self._sweeper: asyncio.TimerHandle | None = None
         self._batch_lane = Lane("larkfield-batch")
         self._long_lane = Lane("larkfield-long")
-        self._explain_lane = Lane("larkfield-explain")
-        self._explaining = 0
+        self._explanations = Aside("explanations", settings.max_explanations, settings, metrics)
+        self._long_texts = Aside("long_texts", settings.max_queue, settings, metrics)
         spare_cores = (os.cpu_count() or 1) > settings.workers
         self._hand_off = settings.handoff == "always" or (settings.handoff == "auto" and spare_cores)
 
@@ -107,29 +143,17 @@ class Engine:
         return job
 
     async def explain(self, work: Callable[[], T], deadline: float) -> T:
-        """Run an explanation in its own thread, a bounded number at a time; 503 when full, 504 when late."""
-        if self._explaining >= self._settings.max_explanations:
-            self._metrics.refused.inc("explanations_full")
-            raise unavailable("Too many explanations are waiting.", self._settings.retry_after_seconds)
-        started = self._explain_lane.pool.submit(work)
-        running = asyncio.wrap_future(started)
-        self._explaining += 1
-        running.add_done_callback(self._explained)
-        try:
-            # Shielded: an explanation that is late still holds its place until its thread is free.
-            return await asyncio.wait_for(asyncio.shield(running), max(0.0, deadline - perf_counter()))
-        except TimeoutError:
-            started.cancel()  # no effect if it has begun
-            self._metrics.refused.inc("deadline")
-            raise late() from None
+        """Run an explanation in its own thread, a bounded number at a time."""
+        return await self._explanations.run(work, deadline)
 
-    def _explained(self, _: object) -> None:
-        self._explaining -= 1
+    async def read_long_text(self, work: Callable[[], T], deadline: float) -> T:
+        """Clean and tokenize a long text in a thread, so that the event loop goes on meanwhile."""
+        return await self._long_texts.run(work, deadline)
 
     def close(self) -> None:
         """Stop the threads; what runs is finished."""
-        for lane in (self._batch_lane, self._long_lane, self._explain_lane):
-            lane.pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._batch_lane, self._long_lane, self._explanations, self._long_texts):
+            pool.pool.shutdown(wait=False, cancel_futures=True)
         if self._sweeper is not None:
             self._sweeper.cancel()
 

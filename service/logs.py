@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections import deque
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -87,7 +88,13 @@ class Handler(logging.Handler):
 
 def stamp(seconds: float) -> str:
     """Seconds since the epoch as ISO 8601 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    whole = int(seconds)
+    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def places(trace: TracebackType | None) -> list[str]:

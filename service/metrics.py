@@ -37,7 +37,15 @@ _RATIO = [0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0]
 
 STAGES = ("parse", "clean", "tokenize", "queue", "infer", "decide", "explain", "serialize")
 
-REFUSALS = ("queue_full", "explanations_full", "deadline", "connections", "slow", "unauthorized")
+REFUSALS = (
+    "queue_full",
+    "explanations_full",
+    "long_texts_full",
+    "deadline",
+    "connections",
+    "slow",
+    "unauthorized",
+)
 RELOADS = ("switched", "refused")
 
 

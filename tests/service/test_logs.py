@@ -29,8 +29,8 @@ def test_a_request_line_says_what_an_operator_needs(start: Callable[..., Running
         "delivery",
         "route",
     )
-    assert set(line["stages_ms"]) >= {"parse", "clean", "tokenize", "queue", "infer", "decide", "serialize"}
-    assert line["ms"] > 0
+    assert set(line["stages_us"]) >= {"parse", "clean", "tokenize", "queue", "infer", "decide", "serialize"}
+    assert line["us"] > 0
     assert line["time"].endswith("Z")
 
 
