@@ -101,6 +101,19 @@ def test_the_metrics_that_alerts_read_exist(live: Live) -> None:
                 assert live.prometheus.query(name), (rule["name"], name)
 
 
+def test_every_metric_is_explained(live: Live) -> None:
+    """The table of docs/operations.md names each metric that the service exports."""
+    with urllib.request.urlopen(live.router.url + "/metrics", timeout=10) as response:
+        text = response.read().decode()
+    exported = set(re.findall(r"^# TYPE larkfield_(\w+) ", text, re.M))
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    explained = {
+        name for row in page.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)`", row)
+    }
+    assert len(exported) > 30
+    assert exported - explained == set()
+
+
 def test_figures_follow_the_tickets(live: Live) -> None:
     """What Prometheus has counted is what the load got answered, no more and at most a scrape less."""
     before = live.load.answers["/route", 200]
