@@ -54,6 +54,7 @@ class Answer:
     stages: dict[str, float]
     explanation: dict[str, Any] | None = None
     source: str = "route"
+    traceparent: str | None = None
 
     def document(self) -> dict[str, Any]:
         """The answer as POST /route sends it."""
@@ -173,7 +174,13 @@ class Service:
         return self.loaded()
 
     async def answer(
-        self, ticket: RouteRequest, request_id: str, *, began: float, source: str = "route"
+        self,
+        ticket: RouteRequest,
+        request_id: str,
+        *,
+        began: float,
+        source: str = "route",
+        traceparent: str | None = None,
     ) -> Answer:
         """Route one ticket; `began` (perf_counter seconds) is when its deadline starts to run.
 
@@ -201,7 +208,16 @@ class Service:
             "decide": t4 - t3,
         }
         answer = Answer(
-            request_id, ticket, runtime, joined, encoding, logits, decision, stages, source=source
+            request_id,
+            ticket,
+            runtime,
+            joined,
+            encoding,
+            logits,
+            decision,
+            stages,
+            source=source,
+            traceparent=traceparent,
         )
         if ticket.explain != "none":
             await self._explain(answer, began)

@@ -113,7 +113,10 @@ class RouteTicket:
         began = perf_counter()
         ticket = ROUTE_REQUEST.validate_json(body)
         parsed = perf_counter()
-        answer = await service.answer(ticket, request_id, began=began)
+        trace = given.get(b"traceparent") if service.settings.tracing else None
+        answer = await service.answer(
+            ticket, request_id, began=began, traceparent=trace.decode("latin-1") if trace else None
+        )
         answered = perf_counter()
         payload = orjson.dumps(answer.document())
         answer.stages["parse"] = parsed - began

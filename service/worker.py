@@ -25,6 +25,8 @@ from service.settings import Settings
 log = logging.getLogger("larkfield.worker")
 
 _BEAT_SECONDS = 2.0
+# How long a thread that explains or reads a long text may keep the event loop waiting.
+_SWITCH_SECONDS = 0.001
 # A handshake that has begun is over by then, on any path worth serving.
 _HANDSHAKE_SECONDS = 0.2
 # Exit status of a worker that cannot serve: another try would fail the same way.
@@ -99,6 +101,7 @@ def serve(
 
     `channel` leads to the supervisor; `bundle` is the one to begin with, if not that of the settings.
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
     holder: list[Server] = []
     app = create_app(
         settings,
