@@ -26,8 +26,7 @@ from torch.nn import functional
 from models.multihead import MultiHead
 
 REACH = 16  # relative positions further away than this count as this far
-# A pair of ids (a, b) has row 1 + (a * PAIR[0] + b * PAIR[1]) mod (rows - 1); row 0 is "no pair".
-PAIR = (7919, 104729)
+PAIR = 7919  # a token b behind a token a has row (a * PAIR + b) mod rows; nothing stands before the first
 HIDDEN = -1e9  # added to the score of padding: its share is exactly 0, and a ticket of padding has no NaN
 
 
@@ -92,8 +91,8 @@ class Network(nn.Module):
             self.distance: Tensor
             self.register_buffer("distance", distances(config.heads), persistent=False)
         if config.bigrams:
-            self.bigram = nn.Embedding(config.bigrams, config.d, padding_idx=0)
-            nn.init.normal_(self.bigram.weight[1:], std=0.02)
+            self.bigram = nn.Embedding(config.bigrams, config.d)
+            nn.init.normal_(self.bigram.weight, std=0.02)
         if config.wide:
             self.wide = Wide(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
@@ -135,7 +134,8 @@ class Network(nn.Module):
         """What enters the first block: (batch, n) -> (batch, n, d)."""
         x: Tensor = self.token(input_ids)
         if self.config.bigrams:
-            x = x + self.bigram(bigram_rows(input_ids, self.config, self.training))
+            pair: Tensor = self.bigram(bigram_rows(input_ids, self.config.bigrams))
+            x = x + leave_out(pair, self.config.bigram_dropout if self.training else 0.0)
         if self.config.positions == "learned":
             x = x + self.position.weight[: input_ids.shape[1]]
         return functional.dropout(x, self.config.embedding_dropout, self.training)
@@ -159,28 +159,30 @@ class Wide(nn.Module):
         self.config = config
         self.token = nn.Embedding(config.vocab_size, config.wide)
         if config.bigrams:
-            self.bigram = nn.Embedding(config.bigrams, config.wide, padding_idx=0)
-            nn.init.normal_(self.bigram.weight[1:], std=0.02)
+            self.bigram = nn.Embedding(config.bigrams, config.wide)
+            nn.init.normal_(self.bigram.weight, std=0.02)
         self.gate = nn.Linear(config.wide, 1)
         self.norm = nn.LayerNorm(config.wide)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         x: Tensor = self.token(input_ids)  # (batch, n, wide)
         if self.config.bigrams:
-            x = x + self.bigram(bigram_rows(input_ids, self.config, self.training))
+            pair: Tensor = self.bigram(bigram_rows(input_ids, self.config.bigrams))
+            x = x + leave_out(pair, self.config.bigram_dropout if self.training else 0.0)
         score = self.gate(x).masked_fill((input_ids == 0)[:, :, None], HIDDEN)
         pooled: Tensor = self.norm((score.softmax(dim=1) * x).sum(dim=1))
         return pooled
 
 
-def bigram_rows(input_ids: Tensor, config: NetworkConfig, training: bool = False) -> Tensor:
-    """The table row of each token's pair with its left neighbour; 0 at the start and for padding."""
+def leave_out(x: Tensor, share: float) -> Tensor:
+    """Set a random share of the vectors of (batch, n, size) to 0, and leave the others as they are."""
+    return x * (torch.rand(x.shape[:2], device=x.device) >= share)[:, :, None] if share else x
+
+
+def bigram_rows(input_ids: Tensor, rows: int) -> Tensor:
+    """The table row of the pair that each token makes with its left neighbour; any row for padding."""
     left = functional.pad(input_ids[:, :-1], (1, 0))
-    row = 1 + (left * PAIR[0] + input_ids * PAIR[1]) % (config.bigrams - 1)
-    row = row * ((left != 0) & (input_ids != 0))
-    if training and config.bigram_dropout:
-        row = row * (torch.rand(row.shape, device=row.device) >= config.bigram_dropout)
-    return row
+    return (left * PAIR + input_ids) % rows
 
 
 def distances(heads: int) -> Tensor:

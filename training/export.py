@@ -23,6 +23,7 @@ OPSET, IR_VERSION = 18, 10
 # Added to the scores of padding: exp of it is exactly 0, and unlike -inf it leaves a ticket of nothing
 # but padding without NaN.
 HIDDEN = np.float32(-1e9)
+LAID = 256  # relative positions of tickets up to this many tokens are cut from a stored square
 
 
 class GraphBuilder:
@@ -67,7 +68,7 @@ def to_onnx(network: Network) -> bytes:
         graph.constant(name, value, np.int64)
 
     real = graph.op("Cast", "input_ids", to=TensorProto.BOOL, name="real")  # (batch, n)
-    x = _embed(graph, weights, real)  # (batch, n, d)
+    x = _embed(graph, weights)  # (batch, n, d)
     shape = graph.op("Shape", x, name="batch_tokens_d")
     graph.op("Concat", graph.op("Shape", "input_ids"), "by_head", axis=0, name="split_heads")
     hidden, visible = graph.constant("hidden", HIDDEN), graph.constant("visible", 0)
@@ -94,7 +95,7 @@ def to_onnx(network: Network) -> bytes:
     return graph.model([input_ids, switch, contrast], [logits, attention, effects]).SerializeToString()
 
 
-def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray], real: str) -> str:
+def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
     """What enters the first block (batch, n, d).
 
     `token_rows` is the part of it that the tokens bring, and `wide_rows` (batch, n, wide) what they bring to
@@ -104,8 +105,8 @@ def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray], real: str) -> st
     whole = "" if wide else "token_rows"
     rows = _rows(graph, "token", weights, "input_ids", name="" if pairs else whole)
     if pairs:
-        _pairs(graph, len(weights["bigram.weight"]), real)
-        rows = graph.op("Add", rows, _rows(graph, "bigram", weights, "pair_rows"), name=whole)
+        pair_rows = _pairs(graph, len(weights["bigram.weight"]))
+        rows = graph.op("Add", rows, _rows(graph, "bigram", weights, pair_rows), name=whole)
     if wide:
         sizes = [weights[f"{table}.weight"].shape[1] for table in ("token", "wide.token")]
         graph.split(rows, graph.constant("columns", sizes, np.int64), ["token_rows", "wide_rows"])
@@ -129,15 +130,11 @@ def _rows(
     return graph.op("Cast", rows, to=TensorProto.FLOAT, name=name)
 
 
-def _pairs(graph: GraphBuilder, rows: int, real: str) -> None:
-    """`pair_rows` (batch, n): `models.network.bigram_rows`."""
+def _pairs(graph: GraphBuilder, rows: int) -> str:
+    """`models.network.bigram_rows` (batch, n)."""
     left = graph.op("Pad", "input_ids", graph.constant("shift_right", [0, 1, 0, -1], np.int64))
-    for name, value in {"pair_left": PAIR[0], "pair_right": PAIR[1], "pairs": rows - 1, "first": 1}.items():
-        graph.constant(name, value, np.int64)
-    hashed = graph.op("Add", graph.op("Mul", left, "pair_left"), graph.op("Mul", "input_ids", "pair_right"))
-    row = graph.op("Add", graph.op("Mod", hashed, "pairs"), "first")
-    both = graph.op("And", real, graph.op("Cast", left, to=TensorProto.BOOL))
-    graph.op("Mul", row, graph.op("Cast", both, to=TensorProto.INT64), name="pair_rows")
+    left = graph.op("Mul", left, graph.constant("pair", PAIR, np.int64))
+    return graph.op("Mod", graph.op("Add", left, "input_ids"), graph.constant("pairs", rows, np.int64))
 
 
 def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
@@ -146,25 +143,45 @@ def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
     if config.positions == "learned":
         graph.op("Identity", padding, name="mask")
         return
-    # away[r + t] for reader r and read token t: rows of one long line, each read one number earlier than
-    # the row before. The line of 2n numbers is laid down n times and cut anew into rows of 2n - 1.
-    ints = {"reach": REACH, "nearest": -REACH, "scalar_one": 1, "two": [2], "line": [0, -1]}
-    for name, value in {**ints, "heads": [config.heads], "last_axis": [2], "line_axis": [1]}.items():
+    ints = {"reach": REACH, "nearest": -REACH, "scalar_one": 1, "two": [2], "line": [0, -1], "laid": LAID}
+    axes = {"last_axis": [2], "starts": [0, 0]}
+    for name, value in {**ints, **axes, "heads": [config.heads]}.items():
         graph.constant(name, value, np.int64)
+    graph.constant("distance", network.distance.numpy())
+    graph.constant("laid_distance", network.relative(LAID).numpy())
     n = graph.op("Shape", "input_ids", start=1, name="tokens")  # (1,)
-    scalar = graph.op("Squeeze", n, "zero")
+    scalar = graph.op("Squeeze", n, "zero", name="token_count")
+    short, long = GraphBuilder("short_"), GraphBuilder("long_")
+    ends = short.op("Concat", n, n, axis=0)
+    short.op("Slice", "laid_distance", "starts", ends, "one_two", name="away_short")
+    _lay_distances(long, n, scalar)
+    branches = [
+        helper.make_graph(
+            one.nodes, output, [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, [None] * 3)]
+        )
+        for one, output in ((short, "away_short"), (long, "away_long"))
+    ]
+    fits = graph.op("LessOrEqual", scalar, "laid")
+    away = graph.op("If", fits, then_branch=branches[0], else_branch=branches[1])  # (heads, reader, read)
+    graph.op("Add", padding, away, name="mask")
+
+
+def _lay_distances(graph: GraphBuilder, n: str, scalar: str) -> None:
+    """`models.network.Network.relative` (heads, n, n) for any n, as `away_long`.
+
+    Reader r looks at token t over away[t - r]: each row is the row before, read one number earlier. So one
+    line of 2n numbers is laid down n times and cut anew into rows of 2n - 1, of which the first n stay.
+    """
     places = graph.op("Range", graph.op("Neg", scalar), scalar, "scalar_one")  # -n .. n - 1
     index = graph.op("Add", graph.op("Clip", places, "nearest", "reach"), "reach")
-    line = graph.op("Gather", graph.constant("distance", network.distance.numpy()), index, axis=1)
-    line = graph.op("Unsqueeze", line, "one")  # (heads, 1, 2n)
+    line = graph.op("Unsqueeze", graph.op("Gather", "distance", index, axis=1), "one")  # (heads, 1, 2n)
     twice = graph.op("Mul", n, "two")
+    less = graph.op("Sub", twice, "one")
     laid = graph.op("Expand", line, graph.op("Concat", "heads", n, twice, axis=0))
     laid = graph.op("Reshape", laid, "line")  # (heads, 2n * n)
-    less = graph.op("Sub", twice, "one")
-    cut = graph.op("Slice", laid, n, graph.op("Add", n, graph.op("Mul", n, less)), "line_axis")
+    cut = graph.op("Slice", laid, n, graph.op("Add", n, graph.op("Mul", n, less)), "one")
     rows = graph.op("Reshape", cut, graph.op("Concat", "heads", n, less, axis=0))
-    away = graph.op("Slice", rows, "zero", n, "last_axis")  # (heads, reader, read)
-    graph.op("Add", padding, away, name="mask")
+    graph.op("Slice", rows, "zero", n, "last_axis", name="away_long")
 
 
 def _norm(graph: GraphBuilder, weights: dict[str, np.ndarray], name: str, x: str) -> str:
