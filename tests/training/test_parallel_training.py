@@ -53,20 +53,23 @@ parallel.stop()
 """
 
 
-def run(processes: int, folder: Path, *arguments: str) -> None:
+def start(processes: int, folder: Path, *arguments: str) -> subprocess.Popen:
     """`arguments` are those of the command that torchrun starts; it finds a free port by itself."""
     folder.mkdir()
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *launcher, *arguments],
+    return subprocess.Popen(
+        [sys.executable, *(launcher if processes > 1 else []), *arguments],
         cwd=ROOT,
-        env=environment,
-        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
     )
-    assert done.returncode == 0, done.stderr
+
+
+def finish(process: subprocess.Popen) -> None:
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode == 0, errors
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +78,11 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parallel")
     data = write_csv(folder / "t.csv", ticket_rows(109))
     (folder / "script.py").write_text(SCRIPT)
-    found = {}
-    for processes in (1, 2, 3):
-        out = folder / str(processes)
-        run(processes, out, str(folder / "script.py"), "course", str(data), str(out))
-        found[processes] = json.loads((out / "result.json").read_text())
-    return found
+    counts = (1, 2, 3)
+    arguments = [str(folder / "script.py"), "course", str(data)]
+    for process in [start(n, folder / str(n), *arguments, str(folder / str(n))) for n in counts]:
+        finish(process)
+    return {n: json.loads((folder / str(n) / "result.json").read_text()) for n in counts}
 
 
 @pytest.mark.parametrize("processes", [2, 3])
@@ -105,6 +107,6 @@ def test_the_run_ends_with_the_same_weights_and_figures(results, processes):
 def test_the_command_writes_one_bundle(tmp_path):
     data = write_csv(tmp_path / "t.csv", ticket_rows(120))
     arguments = ["--data", str(data), "--out", str(tmp_path / "o" / "bundle"), "--recipe", "course"]
-    run(2, tmp_path / "o", "-m", "training.train", *arguments, "--epochs", "2", "--report", "none")
+    finish(start(2, tmp_path / "o", "-m", "training.train", *arguments, "--epochs", "2", "--report", "none"))
     assert verify_bundle(tmp_path / "o" / "bundle").metrics["tickets"] == 12
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["bundle"]

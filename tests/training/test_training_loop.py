@@ -144,7 +144,7 @@ def test_predictions_keep_the_order_of_the_tickets(dataset, tmp_path):
 def start(data: Path, out: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "training.train", "--data", str(data), "--out", str(out)]
     return subprocess.Popen(
-        [*command, "--recipe", "course", "--epochs", "4", "--name", "killed"],
+        [*command, "--recipe", "course", "--epochs", "6", "--name", "killed", "--report", "none"],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -153,7 +153,7 @@ def start(data: Path, out: Path) -> subprocess.Popen:
 
 
 def test_killed_and_started_again_it_ends_with_the_same_bundle(tmp_path):
-    data = write_csv(tmp_path / "t.csv", ticket_rows(900))
+    data = write_csv(tmp_path / "t.csv", ticket_rows(400))
     process = start(data, tmp_path / "killed")
     checkpoint = tmp_path / ".killed.training" / "checkpoint.pt"
     deadline = time.monotonic() + 120
