@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("larkfield.decisions")
 
+LONGEST_WAIT_SECONDS = 2.0
+
 
 class StoreUnavailable(RuntimeError):
     """The database cannot be used now; the message says why, without paths, addresses or values."""
@@ -99,13 +101,17 @@ class DecisionLog:
     def flush(self) -> None:
         """Write everything that waits, now; any thread may. StoreUnavailable: the rest stays in line."""
         store = self.store()
-        with self._writing:
+        if not self._writing.acquire(timeout=LONGEST_WAIT_SECONDS):
+            raise StoreUnavailable("too many wait for the database")
+        try:
             while batch := [self.waiting.popleft() for _ in range(min(200, len(self.waiting)))]:
                 try:
                     store.remember(batch)
                 except StoreUnavailable:
                     self.waiting.extendleft(reversed(batch))
                     raise
+        finally:
+            self._writing.release()
 
     def _run(self) -> None:
         failing = False

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -106,6 +106,27 @@ def install(app: Application, service: Service) -> None:
     _add_endpoint(app, service, decisions, failures.inc)
 
 
+class Gate:
+    """Shut for a moment after a failure, so that requests do not pile up before a database that hangs."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.opens_at = 0.0
+        self.reason = ""
+
+    def enter(self) -> None:
+        """StoreUnavailable, at once, while the gate is shut."""
+        if monotonic() < self.opens_at:
+            raise StoreUnavailable(self.reason)
+
+    def shut(self, reason: str) -> bool:
+        """Shut the gate; False if it was shut already, which is no failure of its own."""
+        if monotonic() < self.opens_at:
+            return False
+        self.reason, self.opens_at = reason, monotonic() + self.seconds
+        return True
+
+
 def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, failed: Any) -> None:
     from service.problems import Problem, unavailable
     from service.routes import problem_responses
@@ -113,6 +134,8 @@ def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, fa
     counter = service.metrics.counter
     given = counter("feedback", "Feedback by team, counted when it is first given.", "predicted", "actual")
     wrong = counter("feedback_wrong", "Feedback that named another team than predicted.", "predicted")
+
+    gate = Gate(service.settings.retry_after_seconds)
 
     @app.post(
         "/feedback",
@@ -127,11 +150,13 @@ def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, fa
             message = "must be one of: " + ", ".join(teams)
             raise Problem(422, f"team {message}", errors=[{"field": "team", "message": message}])
         try:
+            gate.enter()
             decisions.flush()  # the ticket may have been routed this very moment
             receipt = decisions.store().give(body.team, ticket_id=body.ticket_id, request_id=body.request_id)
         except StoreUnavailable as error:
-            failed()
-            log.error("feedback was not stored", extra={"reason": str(error)})
+            if gate.shut(str(error)):
+                failed()
+                log.error("feedback was not stored", extra={"reason": str(error)})
             raise unavailable(
                 f"The feedback was not stored: {error}.", service.settings.retry_after_seconds
             ) from None

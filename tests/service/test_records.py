@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from service.client import Client
 from service.decisions import Decided, DecisionLog, StoreUnavailable
 from service.records import (
     Store,
@@ -31,6 +32,7 @@ from service.records import (
     feedback,
     rows_in,
 )
+from service.watch import Router, wait_for
 
 
 def decided(number: int, *, team: str = "payment", text: str | None = None, age: float = 0.0) -> Decided:
@@ -216,6 +218,25 @@ def test_sqlite_flushes_before_it_answers(sqlite_store: Store) -> None:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
 
 
+def test_the_service_on_postgresql(postgres_url: str, tmp_path: Path) -> None:
+    """Two replicas share one database: either takes the feedback on what the other one answered."""
+    with (
+        Router(tmp_path / "one", feedback_url=postgres_url) as one,
+        Router(tmp_path / "two", feedback_url=postgres_url) as two,
+    ):
+        with Client(one.url) as here, Client(two.url) as there:
+            answer = here.route("My card was charged twice", ticket_id="P-1")
+            store = Store(postgres_url)
+            wait_for("the decision", lambda: rows_in(store)["decisions"])
+            taken = there.feedback(answer["team"], ticket_id="P-1")
+            assert (taken["status"], taken["correct"]) == ("created", True)
+            assert here.feedback(answer["team"], ticket_id="P-1")["status"] == "unchanged"
+    with store.transaction() as connection:
+        connection.execute(sa.delete(feedback))
+        connection.execute(sa.delete(decisions))
+    store.close()
+
+
 WRITER = """
 import sys
 from service.records import Store
@@ -227,10 +248,10 @@ for number in range(int(sys.argv[2]), 10**9):
 
 
 def test_kill_9_loses_nothing_acknowledged(url: str) -> None:
-    """Twelve writers, each killed at a random moment; every acknowledged ticket must be there."""
+    """Eight writers, each killed at a random moment; every acknowledged ticket must be there."""
     acknowledged: list[int] = []
     chance = random.Random(7)
-    for round_ in range(12):
+    for round_ in range(8):
         process = subprocess.Popen(
             [sys.executable, "-c", WRITER, url, str(round_ * 100_000)], stdout=subprocess.PIPE, text=True
         )
@@ -243,7 +264,7 @@ def test_kill_9_loses_nothing_acknowledged(url: str) -> None:
     store = Store(url)
     with store.transaction(reads_only=True) as connection:
         kept = set(connection.execute(sa.select(feedback.c.ticket_id)).scalars())
-    assert len(acknowledged) >= 12
+    assert len(acknowledged) >= 8
     assert {f"T-{number}" for number in acknowledged} <= kept
     store.close()
 
