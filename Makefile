@@ -108,7 +108,7 @@ watch: packages $(VENV)/.everything  ## service, load and a real Prometheus for 
 	@exec $(PY) -m service.watch
 
 .PHONY: archive
-archive: $(VENV)/.everything  ## route a file of tickets through Ray (DATA, OUT)
+archive: $(VENV)/.everything  ## route an archive of tickets through Ray (DATA, ARGS="--out …")
 	@exec $(PY) deploy/ray/archive.py $(DATA) $(ARGS)
 
 .PHONY: screenshot
