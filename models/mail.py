@@ -189,7 +189,8 @@ _ORIGINAL = re.compile(
     r"|Ursprüngliche Nachricht|Weitergeleitete Nachricht|Mensaje (?:original|reenviado)|Messaggio originale"
     r"|Oorspronkelijk bericht|Mensagem original|Forwarded message)[ \t]*-{2,}"
     r"|Begin forwarded message:|Début du message (?:réexpédié|transféré) ?:"
-    r"|Anfang der weitergeleiteten Nachricht:)",
+    r"|Anfang der weitergeleiteten Nachricht:"
+    r"|[#=*_-]{0,20} ?(?:Please )?(?:type your |write your )?reply above this line)",
     re.MULTILINE | re.IGNORECASE,
 )
 _FROM = re.compile(r"^[ \t]*+\*?(?:From|De|Von|Da|Van|Från|Fra)[ \xa0]?:\*?[^\n]*$", re.MULTILINE)
@@ -268,14 +269,17 @@ _DASHES = re.compile(r"^--[ \t]*$", re.MULTILINE)
 _DEVICE = re.compile(
     r"^[ \t]*(?:Sent (?:from|via) (?:my|the|mail|outlook|yahoo|samsung|an? )|Get Outlook for"
     r"|Envoyé (?:de|depuis) mon|Envoyé à partir|Télécharger Outlook|Von meinem [^\n]{1,40} gesendet"
-    r"|Gesendet von|Enviado (?:desde mi|do meu)|Inviato da|Verzonden vanaf)[^\n]{0,120}$",
+    r"|Gesendet von|Enviado (?:desde mi|do meu)|Inviato da|Verzonden vanaf)[^\n]{0,120}$"
+    r"|^[^\n]{0,40}\b(?:email|e-mail|message) (?:originated|came) (?:from )?outside[^\n]{0,300}$",
     re.MULTILINE | re.IGNORECASE,
 )
 _DISCLAIMER = re.compile(
     r"^[ \t*]*(?:confidentiality notice|disclaimer\b"
     r"|(?:this|the information (?:contained )?in this) (?:e-?mail|message|communication)\b"
-    r"(?=[^\n]{0,400}\b(?:confidential|intended|privileged))|please consider the environment"
-    r"|ce (?:message|courriel)\b(?=[^\n]{0,400}\bconfidentiel)|diese e-?mail (?=[^\n]{0,400}\bvertraulich))",
+    r"(?=[^\n]{0,400}\b(?:confidential|intended (?:solely|only|recipient)|privileged))"
+    r"|please consider the environment"
+    r"|ce (?:message|courriel)\b(?=[^\n]{0,400}\bconfidentiel)"
+    r"|diese e-?mail (?=[^\n]{0,400}\bvertraulich))",
     re.MULTILINE | re.IGNORECASE,
 )
 _IMAGE = re.compile(r"\[(?:cid|image):[^\]\n]{1,200}\]|<mailto:[^>\n]{1,200}>", re.IGNORECASE)
@@ -299,7 +303,7 @@ _SPOKEN = re.compile(
 
 
 def drop_device_lines(text: str) -> list[Edit]:
-    """ "Sent from my phone" and the places of inline images."""
+    """ "Sent from my phone", "This email came from outside", and the places of inline images."""
     return _cuts([match.span() for pattern in (_DEVICE, _IMAGE) for match in pattern.finditer(text)])
 
 

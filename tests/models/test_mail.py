@@ -93,6 +93,7 @@ OLDER = "Your return is refused. The refund to your card was sent by the payment
         f"Von: Larkfield\nGesendet: Dienstag\nAn: Mich\nBetreff: Rücksendung\n\n{OLDER}",
         f"---------- Forwarded message ---------\nFrom: Larkfield <r@l.example>\nDate: 3 March\n\n{OLDER}",
         f"Begin forwarded message:\n\n> {OLDER}",
+        f"##- Please type your reply above this line -##\n\n{OLDER}",
         f"> {OLDER}\n>> {OLDER}\n> > {OLDER}",
     ],
 )
@@ -194,6 +195,7 @@ def test_what_speaks_to_the_reader_below_a_sign_off_stays() -> None:
         f"{REQUEST}\n\nKind regards,\nAnna",
         f"{REQUEST}\nThanks\nAnna Smith\nSpringfield",
         "Thanks\nMy parcel came\nbut the delivery team left it in the rain",
+        "This email was intended for my neighbour\nand now my parcel is at the wrong door",
         "I got an email.\nThis message said it is out for delivery.",
         "My orders:\n--lamp\n--kettle",
     ],
