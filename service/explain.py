@@ -119,11 +119,6 @@ def _words(answer: Answer, window: Window) -> list[Word]:
     return [word for word in every if window.holds(word.tokens[0], word.tokens[-1])]
 
 
-def logits_of(runtime: Runtime, rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Logits (rows, teams) of tickets of any length."""
-    return read_windows(runtime.run, pad(rows), runtime.config.window)[0]
-
-
 def token_effects(
     runtime: Runtime, window: Window, words: Sequence[Word], contrast: Contrast
 ) -> tuple[np.ndarray, str]:
@@ -275,7 +270,7 @@ class SmallestChange:
 
     def _winners(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """The winning team of the ticket without each set of words."""
-        winners: np.ndarray = logits_of(self.runtime, [self._left(each) for each in sets]).argmax(axis=1)
+        winners: np.ndarray = self.runtime.run(pad([self._left(each) for each in sets])).argmax(axis=1)
         return winners
 
     def _confirm(self, chosen: Sequence[int]) -> int | None:
@@ -284,7 +279,7 @@ class SmallestChange:
         words = [self.words[number] for number in chosen]
         joined = join(cut("subject", ticket.subject, words), cut("text", ticket.text, words) or "")
         ids = self.runtime.tokenizer.encode(joined.text).ids
-        winner = int(np.argmax(logits_of(self.runtime, [ids])[0]))
+        winner = int(np.argmax(self.runtime.run(pad([ids]))[0]))
         return None if winner == self.contrast.team else winner
 
 

@@ -42,7 +42,7 @@ def answer_of(runtime, text, subject=None):
     """The Answer that an explainer is given for a ticket."""
     joined = join(subject, text)
     encoding = runtime.tokenizer.encode(joined.text)
-    logits = explain.logits_of(runtime, [encoding.ids])[0]
+    logits = runtime.run(pad([encoding.ids]))[0]
     decision = decide(logits, encoding, runtime.config)
     ticket = RouteRequest(text=text, subject=subject, explain="tokens")
     return Answer("id", ticket, runtime, joined, encoding, logits, decision, {})
@@ -55,7 +55,7 @@ def ask(runtime):
 
 def team_of(runtime, text, subject=None):
     ids = runtime.tokenizer.encode(join(subject, text).text).ids
-    return runtime.config.teams[int(explain.logits_of(runtime, [ids])[0].argmax())]
+    return runtime.config.teams[int(runtime.run(pad([ids]))[0].argmax())]
 
 
 # --------------------------------------------------------------------------------------------- tokens
