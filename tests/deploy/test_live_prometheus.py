@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from models.bundle import CONFIG, load_bundle, seal
+from service import watch
 from service.watch import TICKETS, Expression, Load, Prometheus, Router, expressions, wait_for
 
 DOUBTFUL = [
@@ -168,6 +169,21 @@ def firing(prometheus: Prometheus, *names: str) -> None:
         wait_for("the alerts", all_fire, 90)
     except TimeoutError:
         pytest.fail(str({name: states.get(name) for name in names}))
+
+
+@pytest.mark.slow
+def test_make_watch_prints_every_panel_and_alert(
+    tool: Callable[[str], str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool("prometheus")
+    monkeypatch.setattr("sys.argv", ["watch", "--seconds", "45"])
+    assert watch.main() == 0, "no open panel shows nothing"
+    said = capsys.readouterr().out
+    for each in expressions():
+        assert each.panel in said
+    for rule in ("LarkfieldDown", "LarkfieldReloadRefused"):
+        assert re.search(rf"^{rule} +inactive$", said, re.M)
+    assert "0 queries showed nothing" in said
 
 
 @pytest.mark.slow
