@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -120,6 +120,8 @@ class Service:
         self.keys = Keys(self.settings.api_keys, self.settings.api_keys_file)
         self.admin_keys = Keys(self.settings.admin_key, self.settings.admin_key_file)
         self.in_flight = 0
+        # The server's running requests, where there is a server: with one alone, nothing need queue.
+        self.requests: Sized | None = None
         self._first = asyncio.Event()
         self._waiting_for_first = 0
 
@@ -195,7 +197,10 @@ class Service:
             joined, encoding, t0, t1, t2 = await self.engine.read_long_text(
                 partial(read, ticket, runtime), began + self.settings.deadline_seconds
             )
-        job = self.engine.submit(runtime, encoding, began + self.settings.deadline_seconds)
+        alone = self.requests is not None and len(self.requests) <= 1
+        job = self.engine.run_now(runtime, encoding) if alone else None
+        if job is None:
+            job = self.engine.submit(runtime, encoding, began + self.settings.deadline_seconds)
         logits = await job.done
         t3 = perf_counter()
         decision = decide(logits, encoding, runtime.config)

@@ -172,6 +172,8 @@ def test_a_long_ticket_blocks_nobody(metrics: Metrics) -> None:
 def test_large_batches_leave_the_event_loop_where_a_core_is_free(metrics: Metrics) -> None:
     async def body(engine: Engine, graph: Any) -> None:
         await logits(submit(engine, graph, *[60] * 8))
+        while engine._batches.busy:
+            await asyncio.sleep(0.001)
         await logits(submit(engine, graph, 60))
 
     graph = run(metrics, body, handoff="always", inline_tokens=256)
@@ -188,6 +190,24 @@ def test_two_runtimes_are_never_mixed(metrics: Metrics) -> None:
     run(metrics, body)
     assert old.runs == [(2, 5), (1, 5)]
     assert new.runs == [(1, 5)]
+
+
+def test_a_ticket_that_is_alone_need_not_queue(metrics: Metrics) -> None:
+    async def body(engine: Engine, graph: Any) -> None:
+        job = engine.run_now(graph, encoding(9))
+        assert job is not None
+        assert await logits([job]) == [9]
+        assert engine.run_now(graph, encoding(400)) is None, "a long ticket would block the others"
+        submit(engine, graph, 5)
+        assert engine.run_now(graph, encoding(9)) is None, "others came first"
+        graph.fail = True
+        await asyncio.sleep(0.01)
+        failed = engine.run_now(graph, encoding(9))
+        assert failed is not None
+        with pytest.raises(RuntimeError, match="broken"):
+            await failed.done
+
+    run(metrics, body)
 
 
 def test_an_error_reaches_the_tickets_of_that_run_only(metrics: Metrics) -> None:
