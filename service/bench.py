@@ -183,12 +183,13 @@ def others(bundle: Path, labelled: Path) -> list[Server]:
     """The floor, and four other ways to serve a router."""
 
     def script(name: str, file: str, *arguments: str) -> Server:
-        return Server(name, [sys.executable, str(SERVERS / file), *arguments])
+        command = [sys.executable, str(SERVERS / file), *arguments]
+        return Server(name, command, {"BENCH_BUNDLE": str(bundle)})
 
     return [
         script("FastAPI that answers a constant", "floor.py", "{port}"),
         script("FastAPI + ONNX Runtime, the obvious way", "plain.py", "{port}", str(bundle)),
-        script("mosec", "mosec_server.py", str(bundle), "--port", "{port}"),
+        script("mosec", "mosec_server.py", "--port", "{port}"),
         script("FastAPI + TF-IDF + logistic regression", "words.py", "{port}", str(labelled)),
         script("LitServe", "lit.py", "{port}", str(bundle)),
     ]

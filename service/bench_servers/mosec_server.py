@@ -1,7 +1,7 @@
-"""mosec, batches up to 16, 2 ms wait. Run as `python mosec_server.py BUNDLE --port PORT`."""
+"""mosec, batches up to 16, 2 ms wait. Run as `BENCH_BUNDLE=… python mosec_server.py --port PORT`."""
 
 import json
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import onnxruntime
 from mosec import Server, Worker
 from tokenizers import Tokenizer
 
-FOLDER = Path(sys.argv.pop(1))
+FOLDER = Path(os.environ["BENCH_BUNDLE"])  # its workers are started with other arguments
 
 
 class Router(Worker):
