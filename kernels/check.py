@@ -1,0 +1,173 @@
+"""All of the proof that attention.cu is right, without a GPU. It ends with one table."""
+
+import argparse
+import dataclasses
+import itertools
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import torch
+
+from kernels import cases, compile, emulate, emulator, launch, mutate
+from kernels.cases import Case
+from kernels.launch import Variant
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    proof: str
+    what: str
+    result: str
+    right: bool
+    seconds: float
+
+
+def grid(workers: ProcessPoolExecutor, seed: int) -> Row:
+    drawn = list(cases.grid(seed, repeats=1))
+    outcomes = list(workers.map(emulate.outcome, drawn, range(seed, seed + len(drawn)), chunksize=2))
+    wrong = [outcome for outcome in outcomes if outcome.problem]
+    report(map(str, wrong))
+    worst = cases.worst((outcome.case, outcome.errors) for outcome in outcomes if outcome.errors)
+    errors = ", ".join(f"{launch.TYPES[dtype]} {error:.1e}" for dtype, error in worst.items())
+    sizes = f"{len(drawn)} cases, every n with every m of {len(cases.SIZES)} sizes"
+    return Row("kernel = formula", sizes, f"largest errors: {errors}", not wrong, 0)
+
+
+def orders(workers: ProcessPoolExecutor, seed: int) -> Row:
+    drawn = [
+        Case(dtype, *sizes, n=70, m=129, mask="full", lengths="some", causal=causal)
+        for dtype in launch.TYPES
+        for sizes in ((8, 8), (16, 16), (64, 32), (128, 128))
+        for causal in (False, True)
+    ]
+    found = [
+        problem for problem in workers.map(emulate.order_matters, drawn, itertools.repeat(seed)) if problem
+    ]
+    report(found)
+    what = f"{len(drawn)} cases in {len(cases.ORDERS)} thread orders"
+    return Row("order changes no bit", what, f"{len(drawn) - len(found)} identical", not found, 0)
+
+
+def compile_one(source: str, variant: Variant, architecture: str) -> tuple[int, int, str | None]:
+    """Registers and spilled bytes of the variant's worst kernel, and what NVRTC complained about."""
+    try:
+        _, used = compile.compile_source(source, variant, architecture)
+    except compile.CompileError as error:
+        return 0, 0, str(error)
+    spills = max(usage.spill_bytes for usage in used.values())
+    return max(usage.registers for usage in used.values()), spills, None
+
+
+def compiled(workers: ProcessPoolExecutor, seed: int) -> Row:
+    """Every type and size for every architecture; the rows of a thread take turns."""
+    source = compile.SOURCE.read_text(encoding="utf-8")
+    jobs = []
+    pairs = itertools.product(launch.TYPES, launch.HEAD_SIZES, launch.HEAD_SIZES)
+    for number, (dtype, d_k, d_v) in enumerate(pairs):
+        for turn, architecture in enumerate(compile.ARCHITECTURES):
+            rows = 1 if dtype == torch.float64 else (1, 2, 4)[(number + turn + seed) % 3]
+            jobs.append((Variant(launch.TYPES[dtype], d_k, d_v, rows), architecture))
+    variants, architectures = zip(*jobs, strict=True)
+    found = list(workers.map(compile_one, itertools.repeat(source), variants, architectures, chunksize=4))
+    report(error for _, _, error in found if error)
+    spilling = [
+        f"{variant} spills {spills} bytes on {architecture}"
+        for (variant, architecture), (_, spills, _) in zip(jobs, found, strict=True)
+        if spills and max(variant.d_k, variant.d_v) <= 64
+    ]
+    report(spilling)
+    right = not spilling and not any(error for _, _, error in found)
+    registers = max(registers for registers, _, _ in found)
+    what = f"{len(jobs)} variants, {compile.ARCHITECTURES[0]} to {compile.ARCHITECTURES[-1]}"
+    return Row("NVRTC compiles", what, f"no spills up to d = 64, {registers} registers at most", right, 0)
+
+
+def mutations(workers: ProcessPoolExecutor, seed: int) -> Row:
+    found = [one for (one,) in workers.map(mutate.run, [[mutation] for mutation in mutate.MUTATIONS])]
+    escaped = [f"not caught: {mutation.what}" for mutation, how in found if how is None]
+    report(escaped)
+    result = f"{len(found) - len(escaped)} caught"
+    return Row("broken kernels are caught", f"{len(found)} mutations", result, not escaped, 0)
+
+
+def tests(workers: ProcessPoolExecutor, seed: int) -> Row:
+    """The numbers of the lesson, extremes, the operator, gradients, the launcher, the cache."""
+    command = [sys.executable, "-m", "pytest", "tests/kernels", "tests/maths", "-q", "-m", "not slow"]
+    command += ["-p", "no:cacheprovider", "-k", "not mutations and not notebook and not any_two_factors"]
+    command += ["-n", str(os.cpu_count() or 1)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    summary = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:]
+    if done.returncode != 0:
+        report([done.stdout[-5000:], done.stderr[-2000:]])
+    counts = re.sub(r"[= ]*(.*?) in .*", r"\1", summary)
+    return Row(
+        "pytest", "worked example, extremes, operator, gradients, launcher", counts, done.returncode == 0, 0
+    )
+
+
+def report(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(f"    {line}", flush=True)
+
+
+PROOFS: dict[str, Callable[[ProcessPoolExecutor, int], Row]] = {
+    "grid": grid,
+    "orders": orders,
+    "tests": tests,
+    "mutations": mutations,
+    "compile": compiled,
+}
+
+
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m kernels.check", description=__doc__)
+    parser.add_argument("proofs", nargs="*", help=f"some of: {', '.join(PROOFS)} (all if none is named)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
+    options = parser.parse_args(arguments)
+    if unknown := set(options.proofs) - set(PROOFS):
+        parser.error(f"no such proof: {', '.join(sorted(unknown))}; there are {', '.join(PROOFS)}")
+    if emulator.compiler() is None:
+        print("the emulator needs a C++ compiler: install g++, or set CXX")
+        return 1
+    print(f"seed {options.seed} (--seed draws the same cases and numbers again)", flush=True)
+    rows = []
+    with ProcessPoolExecutor(os.cpu_count(), initializer=one_thread) as workers:
+        for name in options.proofs or PROOFS:
+            start = time.perf_counter()
+            print(f"{name} ...", flush=True)
+            row = PROOFS[name](workers, options.seed)
+            rows.append(dataclasses.replace(row, seconds=time.perf_counter() - start))
+    print_table(rows)
+    return 0 if all(row.right for row in rows) else 1
+
+
+def print_table(rows: list[Row]) -> None:
+    cells: list[tuple[Any, ...]] = [("proof", "what", "result", "", "s")]
+    cells += [
+        (row.proof, row.what, row.result, "right" if row.right else "WRONG", f"{row.seconds:.0f}")
+        for row in rows
+    ]
+    widths = [max(len(str(line[column])) for line in cells) for column in range(5)]
+    print()
+    for line in cells:
+        print("  ".join(str(cell).ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
