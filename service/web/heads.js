@@ -1,7 +1,7 @@
 // The grid of heads and the larger view of one: rows read, columns are read.
 
 import { bar, byId, el, fill } from "./dom.js";
-import { colourOf, paint } from "./heatmap.js";
+import { paint } from "./heatmap.js";
 import { listed, number, percent, t } from "./strings.js";
 
 /** What a head does on this ticket, in the page's language (the service says it in English). */
@@ -39,7 +39,7 @@ export function drawGrid(container, full, onopen) {
 // A cell is between these sizes in CSS pixels: large where there is room, still readable at 120 tokens.
 const SMALLEST_CELL = 13;
 const LARGEST_CELL = 30;
-const LABEL_SPACE = 104;
+const LABEL_SPACE = 100; // for the words along both axes, which stay in sight while the cells scroll
 
 /** The larger view of one head. `view` keeps its place ({reader, read}) while the ticket is edited. */
 export class HeadView {
@@ -48,6 +48,11 @@ export class HeadView {
     this.onclose = onclose;
     this.row = 0;
     this.column = 0;
+    let timer = 0;
+    window.addEventListener("resize", () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => this.full && this.layOut(), 150);
+    });
   }
 
   open(full, index, { keepPlace = false, focus = false } = {}) {
@@ -77,7 +82,7 @@ export class HeadView {
     const summary = summaryOf(head, full.tokens);
     const values = { block: head.block, head: head.head, summary, count };
     this.canvas = el("canvas", {
-      class: "large-map",
+      class: "large-map map",
       tabindex: "0",
       role: "img",
       id: "large-map",
@@ -110,7 +115,7 @@ export class HeadView {
         el(
           "div",
           { class: "larger-body" },
-          el("div", { class: "map-scroll", tabindex: "-1" }, this.canvas),
+          el("div", { class: "map-scroll", tabindex: "-1" }, this.buildMap()),
           el(
             "div",
             { class: "row-panel" },
@@ -137,8 +142,26 @@ export class HeadView {
         ),
       ),
     );
-    this.paint();
+    paint(this.canvas, head.matrix, count);
+    this.layOut();
     this.pick(this.row, this.column);
+  }
+
+  /** Corner, columns, rows and cells: the first three stick to the edges while the cells scroll. */
+  buildMap() {
+    const axis = (kind) => el("canvas", { class: `axis ${kind}`, "aria-hidden": "true" });
+    this.columns = axis("columns-axis");
+    this.rows = axis("rows-axis");
+    this.rowMark = el("div", { class: "row-mark" });
+    this.cellMark = el("div", { class: "cell-mark" });
+    return el(
+      "div",
+      { class: "map-grid" },
+      el("div", { class: "axis corner", "aria-hidden": "true" }, el("span", {}, t("is_read")), el("span", {}, t("reads"))),
+      this.columns,
+      this.rows,
+      el("div", { class: "cells" }, this.canvas, this.rowMark, this.cellMark),
+    );
   }
 
   step(by) {
@@ -155,13 +178,14 @@ export class HeadView {
     event.preventDefault();
     const within = (value) => Math.max(0, Math.min(this.count - 1, value));
     this.pick(within(this.row + move[0]), within(this.column + move[1]));
+    this.cellMark.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
   onpoint(event, pressed) {
     if (!pressed && event.pointerType !== "mouse") return;
     const box = this.canvas.getBoundingClientRect();
-    const column = Math.floor((event.clientX - box.left - LABEL_SPACE) / this.cell);
-    const row = Math.floor((event.clientY - box.top - LABEL_SPACE) / this.cell);
+    const column = Math.floor((event.clientX - box.left) / this.cell);
+    const row = Math.floor((event.clientY - box.top) / this.cell);
     if (row >= 0 && row < this.count && column >= 0 && column < this.count && (row !== this.row || column !== this.column)) this.pick(row, column);
   }
 
@@ -195,61 +219,59 @@ export class HeadView {
     );
   }
 
-  /** Paint cells and both axes once; the outline moves on a copy. */
-  paint() {
-    const { count, full } = this;
-    const scale = Math.min(3, window.devicePixelRatio || 1);
-    const room = Math.max(260, this.container.clientWidth * (this.container.clientWidth > 900 ? 0.58 : 1) - LABEL_SPACE - 24);
+  /** Fit the cells to the room there is, and write the words along both axes. */
+  layOut() {
+    const { count, container } = this;
+    const room = container.clientWidth * (container.clientWidth > 900 ? 0.58 : 1) - LABEL_SPACE - 24;
     this.cell = Math.max(SMALLEST_CELL, Math.min(LARGEST_CELL, Math.floor(room / Math.max(1, count))));
-    const side = LABEL_SPACE + count * this.cell + 2;
-    this.canvas.width = side * scale;
-    this.canvas.height = side * scale;
-    this.canvas.style.width = `${side}px`;
-    this.canvas.style.height = `${side}px`;
-    const context = this.canvas.getContext("2d");
-    context.scale(scale, scale);
-    const style = getComputedStyle(document.documentElement);
-    const ink = style.getPropertyValue("--ink").trim();
-    const faint = style.getPropertyValue("--ink-faint").trim();
-    context.fillStyle = colourOf(0);
-    context.fillRect(LABEL_SPACE, LABEL_SPACE, count * this.cell, count * this.cell);
-    const cells = document.createElement("canvas");
-    paint(cells, this.head.matrix, count);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(cells, LABEL_SPACE, LABEL_SPACE, count * this.cell, count * this.cell);
-    context.font = `${Math.min(13, this.cell - 2)}px ${style.getPropertyValue("--text-font")}`;
-    context.textBaseline = "middle";
-    context.fillStyle = ink;
-    const short = (text) => (Array.from(text).length > 13 ? `${Array.from(text).slice(0, 12).join("")}…` : text);
-    full.tokens.forEach((token, i) => {
-      const middle = LABEL_SPACE + (i + 0.5) * this.cell;
-      context.textAlign = "right";
-      context.fillText(short(token.text), LABEL_SPACE - 6, middle);
-      context.save();
-      context.translate(middle, LABEL_SPACE - 6);
-      context.rotate(-Math.PI / 2);
-      context.textAlign = "left";
-      context.fillText(short(token.text), 0, 0);
-      context.restore();
-    });
-    context.fillStyle = faint;
-    context.font = `600 12px ${style.getPropertyValue("--text-font")}`;
-    context.textAlign = "right";
-    context.fillText(t("is_read"), LABEL_SPACE - 8, 14);
-    context.fillText(t("reads"), LABEL_SPACE - 8, 34);
-    this.clean = context.getImageData(0, 0, this.canvas.width, this.canvas.height);
-    this.scale = scale;
+    const side = `${count * this.cell}px`;
+    this.canvas.style.width = side;
+    this.canvas.style.height = side;
+    this.writeAxis(this.columns, true);
+    this.writeAxis(this.rows, false);
+    this.outline();
   }
 
+  writeAxis(canvas, across) {
+    const { count, cell } = this;
+    const [width, height] = across ? [count * cell, LABEL_SPACE] : [LABEL_SPACE, count * cell];
+    const scale = Math.min(2, window.devicePixelRatio || 1);
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    const context = canvas.getContext("2d");
+    const style = getComputedStyle(document.documentElement);
+    context.scale(scale, scale);
+    context.font = `${Math.min(13, cell - 2)}px ${style.getPropertyValue("--text-font")}`;
+    context.fillStyle = style.getPropertyValue("--ink").trim();
+    context.textBaseline = "middle";
+    context.textAlign = across ? "left" : "right";
+    this.full.tokens.forEach((token, i) => {
+      const characters = Array.from(token.text);
+      const shown = characters.length > 13 ? `${characters.slice(0, 12).join("")}…` : token.text;
+      const middle = (i + 0.5) * cell;
+      context.save();
+      if (across) {
+        context.translate(middle, LABEL_SPACE - 5);
+        context.rotate(-Math.PI / 2);
+        context.fillText(shown, 0, 0);
+      } else {
+        context.fillText(shown, LABEL_SPACE - 6, middle);
+      }
+      context.restore();
+    });
+  }
+
+  /** Move the two frames: around the row that is read from, and around the cell. */
   outline() {
-    const context = this.canvas.getContext("2d");
-    context.putImageData(this.clean, 0, 0);
-    const accent = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim();
-    const start = LABEL_SPACE;
-    context.strokeStyle = accent;
-    context.lineWidth = 1;
-    context.strokeRect(start - 0.5, start + this.row * this.cell - 0.5, this.count * this.cell + 1, this.cell + 1);
-    context.lineWidth = 2;
-    context.strokeRect(start + this.column * this.cell, start + this.row * this.cell, this.cell, this.cell);
+    const { row, column, cell, count } = this;
+    const frame = (mark, x, y, width) => {
+      mark.style.transform = `translate(${x}px, ${y}px)`;
+      mark.style.width = `${width}px`;
+      mark.style.height = `${cell}px`;
+    };
+    frame(this.rowMark, 0, row * cell, count * cell);
+    frame(this.cellMark, column * cell, row * cell, cell);
   }
 }

@@ -23,13 +23,6 @@ function colourTable() {
   return table;
 }
 
-/** The CSS colour of a share (0 to 1, after the square root). */
-export function colourOf(share) {
-  const table = colourTable();
-  const i = 3 * Math.round(255 * Math.max(0, Math.min(1, share)));
-  return `rgb(${table[i]} ${table[i + 1]} ${table[i + 2]})`;
-}
-
 /** One canvas pixel per cell; CSS scales it up with sharp edges. `matrix` has count × count weights. */
 export function paint(canvas, matrix, count) {
   canvas.width = count;
