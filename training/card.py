@@ -1,9 +1,9 @@
 """The model card: what a bundle was trained on, how good it is and where it fails (Mitchell et al., 2019)."""
 
 from models.bundle import BundleConfig
+from training.checks import Checks
 from training.data import Dataset
 from training.evaluate import Evaluation
-from training.report import Checks
 
 
 def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, checks: Checks) -> str:

@@ -6,7 +6,7 @@ the report of a shared bundle gives no ticket away.
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,24 +14,15 @@ import numpy as np
 from models.bundle import BundleConfig
 from training.baselines import Baseline
 from training.calibrate import coverage_curve, reliability
+from training.checks import Checks
 from training.data import Dataset, Tickets
 from training.evaluate import Answers, Evaluation
 from training.label_errors import Suspect
 from training.loop import Epoch
-from training.robustness import Robustness
 
 WORST_MISTAKES = 30
 SHOWN_SUSPECTS = 200
 LENGTH_BINS = 30
-
-
-@dataclass(frozen=True)
-class Checks:
-    """What is measured beside the router itself; empty when the run was asked to skip it."""
-
-    baselines: list[Baseline] = field(default_factory=list)
-    robustness: list[Robustness] = field(default_factory=list)
-    suspects: list[Suspect] = field(default_factory=list)
 
 
 def figures(

@@ -16,6 +16,7 @@ from models.bundle import load_bundle, quiet_options
 from models.network import PAIR, REACH, Network, NetworkConfig, bigram_rows
 from models.tokenizer import Tokenizer, build_word_tokenizer, with_more_words
 from models.windows import read_windows, windows
+from training import learn
 from training.batches import TokenIds
 from training.data import load_dataset
 from training.distill import learn_lessons
@@ -269,7 +270,7 @@ def dataset(tmp_path_factory):
 
 
 def test_it_trains_without_the_encoder(quick, dataset, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train_command, "load_teacher", lambda: None)
+    monkeypatch.setattr(learn, "load_teacher", lambda: None)
     result = train_command.run(dataset, load_recipe(str(quick)), tmp_path / "out", "out", "none")
     assert "training without it" in capsys.readouterr().out
     assert result.evaluation.accuracy > 0.9
@@ -282,11 +283,11 @@ def test_a_stopped_run_continues_to_the_same_weights(quick, dataset, tmp_path):
     words = build_word_tokenizer(dataset.train.texts)
 
     def weights(checkpoint: Path) -> torch.Tensor:
-        network, _ = train_command.train(dataset, recipe, Tokenizer(words, recipe.max_tokens), checkpoint)
+        network, _ = learn.train(dataset, recipe, Tokenizer(words, recipe.max_tokens), checkpoint)
         return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
     whole = weights(tmp_path / "whole.pt")
-    real_fit = train_command.fit
+    real_fit = learn.fit
 
     def stopped(*arguments, on_epoch, **others):
         def stop(epoch):
@@ -297,7 +298,7 @@ def test_a_stopped_run_continues_to_the_same_weights(quick, dataset, tmp_path):
         return real_fit(*arguments, on_epoch=stop, **others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_command, "fit", stopped)
+        patch.setattr(learn, "fit", stopped)
         with pytest.raises(KeyboardInterrupt):
             weights(tmp_path / "stopped.pt")
     assert torch.equal(weights(tmp_path / "stopped.pt"), whole)

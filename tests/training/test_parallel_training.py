@@ -24,7 +24,7 @@ from models.tokenizer import Tokenizer, build_word_tokenizer
 from training import loop, parallel
 from training.data import load_dataset
 from training.recipe import load_recipe
-from training.train import encode, network_config
+from training.learn import encode, network_config
 
 parallel.start()
 recipe = load_recipe(sys.argv[1], epochs=2, batch_size=16, dropout=0.0, attention_dropout=0.0)

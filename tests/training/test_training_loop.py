@@ -17,10 +17,10 @@ from models.bundle import load_bundle
 from models.tokenizer import Tokenizer, build_word_tokenizer
 from training.batches import TokenIds, batches_by_length
 from training.data import load_dataset
+from training.learn import train
 from training.loop import predict
 from training.progress import Progress
 from training.recipe import load_recipe, recipe_names
-from training.train import train
 
 ROOT = Path(__file__).parents[2]
 

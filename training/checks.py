@@ -1,0 +1,29 @@
+"""What a run measures beside the router itself, so that nobody is fooled."""
+
+from dataclasses import dataclass, field
+
+from models.bundle import Bundle
+from training.baselines import Baseline, fit_baselines
+from training.data import Dataset
+from training.evaluate import answer
+from training.label_errors import Suspect, find_suspects
+from training.robustness import Predict, Robustness, measure
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Baselines, robustness of all routers, suspected label errors; empty when the run skips them."""
+
+    baselines: list[Baseline] = field(default_factory=list)
+    robustness: list[Robustness] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
+
+
+def check(bundle: Bundle, dataset: Dataset, seed: int) -> Checks:
+    """Baselines on the same split, robustness of all routers, and suspected label errors."""
+    print("word-count baselines, typing errors, long tickets, label errors …")
+    baselines = fit_baselines(dataset.train, dataset.valid, seed)
+    routers: list[tuple[str, Predict]] = [("transformer", lambda texts: answer(bundle, texts).teams)]
+    routers += [(baseline.name, baseline.predict) for baseline in baselines]
+    robustness = [measure(name, predict, dataset.valid, seed) for name, predict in routers]
+    return Checks(baselines, robustness, find_suspects(dataset.train, seed))
