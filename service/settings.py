@@ -1,12 +1,14 @@
 """Every knob of the service: an environment variable `LARKFIELD_…`, its default, and why it is so.
 
-`python -m service.settings` prints the table that docs/serving.md carries.
+`python -m service.settings` prints them as a table; `python -m service.settings docs/serving.md` puts the
+table into that page.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -186,5 +188,16 @@ def table() -> str:
     return "\n".join(rows)
 
 
+def main(arguments: list[str]) -> None:
+    """Print the table, or put it where a Markdown file has `<!-- settings -->` … `<!-- /settings -->`."""
+    if not arguments:
+        print(table())
+        return
+    page = Path(arguments[0])
+    begin, end = "<!-- settings -->\n", "<!-- /settings -->"
+    head, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    page.write_text(head + begin + table() + "\n" + end + rest.partition(end)[2], encoding="utf-8")
+
+
 if __name__ == "__main__":
-    print(table())
+    main(sys.argv[1:])
