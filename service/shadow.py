@@ -1,21 +1,30 @@
 """A second bundle on live tickets: what would it have said? It answers nobody and delays nobody.
 
-A ticket is compared after its answer is ready, in a thread of its own, and only while no ticket waits for the
-engine; what does not fit into a short queue is skipped and counted. Set LARKFIELD_SHADOW_BUNDLE to use it.
+It runs in a process of its own at the lowest priority, beside each worker. The worker only drops a ticket
+into a socket after its answer is ready; when the socket is full, because the machine has better things to do,
+the ticket is skipped and counted. Set LARKFIELD_SHADOW_BUNDLE to use it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import random
-import threading
-from queue import Empty, Full, Queue
-from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+import socket
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any
 
-from models.bundle import BundleError
+import orjson
+
 from models.decision import decide
 from service.runtime import Runtime, pad
+from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.app import Application
@@ -23,16 +32,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("larkfield.shadow")
 
-MOST_WAITING = 64
+OUTCOMES = ("same", "other_decision", "other_team")
+REASONS = ("full", "error")
+REPORT_SECONDS = 0.25
 _SECONDS = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25]
-
-
-class Compared(NamedTuple):
-    """A ticket's cleaned text and what the served bundle said."""
-
-    text: str
-    team: str
-    decision: str
+_LARGEST_MESSAGE = 1 << 20
 
 
 def install(app: Application, service: Service) -> None:
@@ -46,90 +50,168 @@ def install(app: Application, service: Service) -> None:
 
 
 class Shadow:
-    """The second bundle and its thread."""
+    """The worker's end: tickets go out, counts come back four times a second."""
 
     def __init__(self, service: Service) -> None:
-        self.service = service
-        self.runtime: Runtime | None = None
         self.sample = service.settings.shadow_sample
-        self.waiting: Queue[Compared] = Queue(MOST_WAITING)
+        self.folder = service.settings.shadow_bundle
+        self.process: subprocess.Popen[bytes] | None = None
+        self.end: socket.socket | None = None
+        self.comparing = False
         metrics = service.metrics
-        self.tickets = metrics.counter(
-            "shadow_tickets", "Tickets compared with the shadow bundle.", "outcome"
-        )
+        self.tickets = metrics.counter("shadow_tickets", "Tickets compared with the shadow.", "outcome")
         self.changes = metrics.counter(
             "shadow_changes", "Tickets that the shadow sends elsewhere.", "team", "shadow_team"
         )
         self.skipped = metrics.counter("shadow_skipped", "Tickets not compared.", "reason")
         self.seconds = metrics.histogram("shadow_seconds", "Time to compare one ticket.", _SECONDS)
         self.info = metrics.gauge("shadow_bundle_info", "1 for the shadow bundle.", "name", "version")
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shadow", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Start the process; it tells when its bundle is loaded, and tickets go to it from then on."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "service.shadow", str(theirs.fileno()), str(self.folder)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self.end = ours
+        asyncio.get_running_loop().add_reader(ours.fileno(), self.hear)
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+        """End the process."""
+        if self.end is not None:
+            self.end.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
     def observe(self, answer: Answer) -> None:
-        """Put a ticket in line, or skip it; never waits."""
-        if self.runtime is None or (self.sample < 1 and random.random() >= self.sample):
+        """Send a ticket, or skip it; never waits."""
+        if self.end is None or not self.comparing or (self.sample < 1 and random.random() >= self.sample):
             return
+        ticket = [answer.joined.text, answer.decision.team, answer.decision.decision]
         try:
-            self.waiting.put_nowait(
-                Compared(answer.joined.text, answer.decision.team, answer.decision.decision)
-            )
-        except Full:
+            self.end.send(orjson.dumps(ticket))
+        except BlockingIOError:
             self.skipped.labels("full").inc()
+        except (OSError, TypeError):  # a message too long, or text that is no text
+            self.skipped.labels("error").inc()
 
-    def compare(self, ticket: Compared) -> None:
-        """Decide on one ticket with the shadow bundle and count how that compares."""
-        runtime = self.runtime
-        if runtime is None:
-            return
-        began = perf_counter()
-        encoding = runtime.tokenizer.encode(ticket.text)
-        decision = decide(runtime.run(pad([encoding.ids]))[0], encoding, runtime.config)
-        if decision.team != ticket.team:
-            outcome = "other_team"
-            self.changes.labels(ticket.team, decision.team).inc()
-        else:
-            outcome = "same" if decision.decision == ticket.decision else "other_decision"
-        self.tickets.labels(outcome).inc()
-        self.seconds.observe(perf_counter() - began)
-
-    def _run(self) -> None:
-        if not self._load():
-            return
-        while not self._stop.is_set():
-            try:
-                ticket = self.waiting.get(timeout=0.25)
-            except Empty:
-                continue
-            if self.service.engine.depth:
-                self.skipped.labels("busy").inc()
-                continue
-            try:
-                self.compare(ticket)
-            except Exception:
-                self.skipped.labels("error").inc()
-                log.exception("a ticket could not be compared")
-
-    def _load(self) -> bool:
-        """Open the second bundle; one that cannot be served is told and left out."""
-        folder = self.service.settings.shadow_bundle
-        assert folder is not None
+    def hear(self) -> None:
+        """Count what the process reports."""
+        assert self.end is not None
         try:
-            self.runtime = Runtime.load(folder, self.service.settings)
-        except (BundleError, OSError) as error:
-            log.error("the shadow bundle is left out", extra={"reason": str(error)})
-            return False
-        for outcome in ("same", "other_decision", "other_team"):
+            message = self.end.recv(_LARGEST_MESSAGE)
+        except BlockingIOError:
+            return
+        if not message:
+            self.lost()
+            return
+        report = orjson.loads(message)
+        if "refused" in report:
+            log.error("the shadow bundle is left out", extra={"reason": report["refused"]})
+        elif "version" in report:
+            self.begin(report["name"], report["version"])
+        else:
+            self.count(report)
+
+    def begin(self, name: str, version: str) -> None:
+        """Its bundle is loaded: show which, and begin to count at 0."""
+        for outcome in OUTCOMES:
             self.tickets.labels(outcome)
-        for reason in ("full", "busy", "error"):
+        for reason in REASONS:
             self.skipped.labels(reason)
-        self.info.labels(self.runtime.name, self.runtime.version).set(1)
-        return True
+        self.info.labels(name, version).set(1)
+        self.comparing = True
+
+    def count(self, report: dict[str, Any]) -> None:
+        """Add a report of the process to the metrics."""
+        for outcome, number in report["outcomes"].items():
+            self.tickets.labels(outcome).inc(number)
+        for team, shadow_team, number in report["changes"]:
+            self.changes.labels(team, shadow_team).inc(number)
+        if report["errors"]:
+            self.skipped.labels("error").inc(report["errors"])
+        for seconds in report["seconds"]:
+            self.seconds.observe(seconds)
+
+    def lost(self) -> None:
+        """The process ended: no more tickets for it."""
+        assert self.end is not None
+        asyncio.get_running_loop().remove_reader(self.end.fileno())
+        if self.comparing:
+            log.error("the shadow's process ended; tickets are no longer compared")
+        self.comparing = False
+
+
+class Comparer:
+    """The other end: decides with the second bundle and keeps count."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.clear()
+
+    def clear(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.changes: Counter[tuple[str, str]] = Counter()
+        self.seconds: list[float] = []
+        self.errors = 0
+
+    def compare(self, text: str, team: str, decision: str) -> None:
+        """Decide on one ticket and count how that compares with what was answered."""
+        began = perf_counter()
+        encoding = self.runtime.tokenizer.encode(text)
+        mine = decide(self.runtime.run(pad([encoding.ids]))[0], encoding, self.runtime.config)
+        if mine.team != team:
+            self.outcomes["other_team"] += 1
+            self.changes[team, mine.team] += 1
+        else:
+            self.outcomes["same" if mine.decision == decision else "other_decision"] += 1
+        self.seconds.append(perf_counter() - began)
+
+    def report(self) -> dict[str, Any]:
+        """The counts since the last report."""
+        report = {
+            "outcomes": dict(self.outcomes),
+            "changes": [[*pair, number] for pair, number in self.changes.items()],
+            "seconds": self.seconds,
+            "errors": self.errors,
+        }
+        self.clear()
+        return report
+
+
+def serve(end: socket.socket, folder: Path) -> None:
+    """Compare tickets until the worker's end is closed."""
+    try:
+        runtime = Runtime.load(folder, Settings())
+    except (ValueError, OSError) as error:
+        end.send(orjson.dumps({"refused": str(error)}))
+        return
+    end.send(orjson.dumps({"name": runtime.name, "version": runtime.version}))
+    comparer = Comparer(runtime)
+    end.settimeout(REPORT_SECONDS)
+    reported = monotonic()
+    while True:
+        with suppress(TimeoutError):
+            message = end.recv(_LARGEST_MESSAGE)
+            if not message:
+                return
+            try:
+                comparer.compare(*orjson.loads(message))
+            except Exception:
+                comparer.errors += 1
+        due = monotonic() - reported > REPORT_SECONDS
+        if due and (comparer.outcomes or comparer.errors):
+            end.send(orjson.dumps(comparer.report()))
+            reported = monotonic()
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    with suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from models.bundle import CONFIG, load_bundle, seal
 from service.feedback import corrections, main, merged
 from service.records import Store, rows_in
 from service.watch import Router, get, wait_for
@@ -228,19 +230,62 @@ def test_a_restart_remembers_what_was_predicted(tmp_path: Path) -> None:
         assert taken["predicted"] is not None
 
 
+def with_config(bundle: Path, target: Path, **changes: Any) -> Path:
+    """A sound copy of a bundle with another configuration."""
+    shutil.copytree(bundle, target)
+    config = load_bundle(bundle).config.model_copy(update=changes)
+    (target / CONFIG).write_bytes(seal(config)[0])
+    return target
+
+
+def shadowed(router: Router, tickets: int) -> None:
+    """Route some tickets beside a shadow and wait until all are accounted for."""
+    wait_for("the shadow", lambda: metric(router, "larkfield_shadow_bundle_info") == 1)
+    for _ in range(tickets):
+        assert post(router, "/route", {"text": TEXT})[0] == 200
+
+    def compared() -> bool:
+        done = metric(router, "larkfield_shadow_tickets_total")
+        return done + metric(router, "larkfield_shadow_skipped_total") == tickets
+
+    wait_for(f"{tickets} tickets in the shadow", compared)
+
+
 def test_a_shadow_is_compared_and_answers_nobody(tmp_path: Path, shipped_bundle: Path) -> None:
     with Router(tmp_path / "router", shadow_bundle=shipped_bundle) as router:
-        wait_for("the shadow", lambda: metric(router, "larkfield_shadow_bundle_info") == 1)
-        for _ in range(5):
-            assert post(router, "/route", {"text": TEXT})[0] == 200
-
-        def compared() -> bool:
-            done = metric(router, "larkfield_shadow_tickets_total")
-            return done + metric(router, "larkfield_shadow_skipped_total") == 5
-
-        wait_for("5 tickets in the shadow", compared)
+        shadowed(router, 5)
+        assert metric(router, 'larkfield_shadow_tickets_total{outcome="same"}') == 5
         assert metric(router, "larkfield_shadow_changes_total") == 0, "the same bundle agrees with itself"
         assert metric(router, "larkfield_predictions_total") == 5
+        assert metric(router, "larkfield_shadow_seconds_count") == 5
+    assert "error" not in (tmp_path / "router" / "log").read_text()
+
+
+def test_a_shadow_that_differs_is_told_apart(tmp_path: Path, shipped_bundle: Path) -> None:
+    teams = load_bundle(shipped_bundle).config.teams
+    turned = with_config(shipped_bundle, tmp_path / "turned", teams=[*teams[1:], teams[0]], version="turned")
+    with Router(tmp_path / "router", shadow_bundle=turned) as router:
+        shadowed(router, 4)
+        assert metric(router, 'larkfield_shadow_tickets_total{outcome="other_team"}') == 4
+        assert metric(router, "larkfield_shadow_changes_total") == 4
+        assert metric(router, "larkfield_predictions_total") == 4
+
+
+def test_a_shadow_that_dies_is_left_behind(tmp_path: Path, shipped_bundle: Path) -> None:
+    import psutil
+
+    with Router(tmp_path / "router", shadow_bundle=shipped_bundle) as router:
+        shadowed(router, 1)
+        assert router.process is not None
+        [child] = [
+            each
+            for each in psutil.Process(router.process.pid).children(recursive=True)
+            if "service.shadow" in each.cmdline()
+        ]
+        child.kill()
+        log = tmp_path / "router" / "log"
+        wait_for("the log", lambda: "the shadow's process ended" in log.read_text())
+        assert post(router, "/route", {"text": TEXT})[0] == 200
 
 
 def test_a_broken_shadow_is_left_out(tmp_path: Path) -> None:
