@@ -28,13 +28,14 @@ class Gpu:
         from cuda.bindings import driver
 
         with torch.cuda.device(self.device):
-            kernel = _kernel(launch.variant, _architecture(self.device), launch.kernel)
+            kernel = _kernel(launch.variant, architecture(self.device), launch.kernel)
             stream = torch.cuda.current_stream(self.device).cuda_stream
             _launch(driver, int(kernel.handle), stream, launch, params)
 
 
 @functools.cache
-def _architecture(device: torch.device) -> str:
+def architecture(device: torch.device) -> str:
+    """What the device's machine code is called, such as sm_90."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 

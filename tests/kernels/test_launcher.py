@@ -116,7 +116,7 @@ def test_launches_reach_the_device_whole(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     monkeypatch.setattr("cuda.core.ObjectCode", types.SimpleNamespace(from_cubin=from_cubin))
     monkeypatch.setattr(gpu, "machine_code", machine_code)
-    monkeypatch.setattr(gpu, "_architecture", lambda device: "sm_90")
+    monkeypatch.setattr(gpu, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     stream = types.SimpleNamespace(cuda_stream=4321)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
@@ -172,12 +172,12 @@ class TestCompile:
         with pytest.raises(compile.CompileError, match=r"(?s)d_k=8.*sm_90.*undefined"):
             compile.compile_source("__device__ int f() { return nothing; }", VARIANT, "sm_90")
 
-    def test_an_unknown_architecture(self) -> None:
+    def test_an_unknownarchitecture(self) -> None:
         with pytest.raises(compile.CompileError, match="sm_1"):
             compile.compile_source("", VARIANT, "sm_1")
 
     @pytest.mark.parametrize("architecture", compile.ARCHITECTURES)
-    def test_every_architecture(self, architecture: str) -> None:
+    def test_everyarchitecture(self, architecture: str) -> None:
         source = compile.SOURCE.read_text(encoding="utf-8")
         for variant in (Variant("float", 16, 16, 4), Variant("bfloat16", 64, 32, 1)):
             _, used = compile.compile_source(source, variant, architecture)
@@ -191,7 +191,7 @@ class TestCache:
         assert compile.machine_code(VARIANT, "sm_90", tmp_path) == first
         assert [path.suffix for path in tmp_path.rglob("*.*")] == [".cubin"]  # and no temporary file
 
-    def test_source_options_and_architecture_are_the_key(
+    def test_source_options_andarchitecture_are_the_key(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen = []
