@@ -81,7 +81,7 @@ def test_timing(backward: bool, causal: bool) -> None:
 
 
 def test_verdicts() -> None:
-    short, long = list(bench.SHAPES)[0], list(bench.SHAPES)[2]
+    short, long = (list(bench.SHAPES)[i] for i in (0, 2))
     good = Timing(short, "torch.float32", False, 1.0, {"math": 2.0, "flash": None}, 0.6, 0.5)
     slow = Timing(short, "torch.float32", True, 3.0, {"math": 2.0, "flash without its mask": 1.0}, 1.0, 0.1)
     decoder = Timing(long, "torch.float32", False, 3.0, {"flash": 1.0}, 1.6, 0.1)
