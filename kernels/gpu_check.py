@@ -222,8 +222,9 @@ class Timing:
         verdict = ""
         if self.best is not None:
             verdict = f"{self.ours_ms / self.best[1]:.2f} of the best ({self.best[0]})"
-        shares = f"{self.ours_ms / self.least_ms:6.2f} of the least, {100 * self.bandwidth_share:3.0f} % of bandwidth"
-        return f"{name:66} {self.ours_ms:8.3f} ms  {verdict:32} {shares}  others / ours: {others}"
+        least = f"{self.ours_ms / self.least_ms:6.2f} of the least"
+        share = f"{100 * self.bandwidth_share:3.0f} % of bandwidth"
+        return f"{name:66} {self.ours_ms:8.3f} ms  {verdict:32} {least}, {share}  others / ours: {others}"
 
 
 def time_shape(
