@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         old, new = load_bundle(options.old), load_bundle(options.new)
         tickets = tickets_of(options)
-    except (BundleError, DataError) as error:
+    except (BundleError, DataError, OSError) as error:
         print(f"training.compare: {error}", file=sys.stderr)
         return 1
     result = compare(old, new, tickets)

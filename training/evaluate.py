@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         bundle = load_bundle(options.bundle)
         tickets = tickets_of(options)
-    except (BundleError, DataError) as error:
+    except (BundleError, DataError, OSError) as error:
         print(f"training.evaluate: {error}", file=sys.stderr)
         return 1
     evaluation = evaluate(bundle, tickets)

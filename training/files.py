@@ -4,6 +4,7 @@ Rows are numbered as a spreadsheet shows them: the header of a CSV is row 1, its
 A JSONL row is its line, a Parquet row counts from 1.
 """
 
+import codecs
 import csv
 import io
 import json
@@ -116,6 +117,10 @@ def _open_text(path: Path, encoding: str | None, faults: Faults) -> IO[str]:
         encoding = "utf-16" if utf16 else "utf-8-sig"
         if utf16:
             faults.add("byte_order_mark", path.name, "keeps", "read as UTF-16, as its byte-order mark says")
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise DataError(f"--encoding {encoding}: there is no such encoding") from None
     errors = "replace" if encoding == "utf-16" else "surrogateescape"
     return path.open(encoding=encoding, errors=errors, newline="")
 
@@ -157,7 +162,11 @@ def _csv_rows(
             )
         csv.field_size_limit(MAX_FIELD_CHARACTERS)
         reader = csv.reader(file, delimiter=delimiter, strict=True)
-        header = [name.strip() for name in next(reader)]
+        try:
+            header = [name.strip() for name in next((values for values in reader if values), [])]
+        except csv.Error as error:
+            faults.add("malformed_row", path.name, "stops", f"the header cannot be read: {error}", 1)
+            return
         if _missing(path, columns, header, faults):
             return
         wanted = {name: header.index(name) for name in [*columns, *optional] if name in header}

@@ -37,6 +37,10 @@ SHORTEST_THINNED = 4  # tickets of fewer tokens are left whole
 MADE_UNKNOWN = 0.3  # share of the left-out tokens in whose place the unknown token stands
 
 
+class CheckpointError(ValueError):
+    """A file that should be a checkpoint and is not."""
+
+
 @dataclass(frozen=True)
 class Examples:
     """Tokens and targets of one split; `targets` (tickets,) int64 are positions in the list of teams.
@@ -298,7 +302,9 @@ def _resume(path: Path, identity: str, learner: Learner) -> list[Epoch]:
     try:
         state = torch.load(path, weights_only=True)  # tensors and plain values only: no pickled code runs
     except Exception as error:  # the loader raises whatever the damage makes it raise
-        raise ValueError(f"{path} is not a checkpoint, delete it: {str(error).splitlines()[0]}") from None
+        raise CheckpointError(
+            f"{path} is not a checkpoint, delete it: {str(error).splitlines()[0]}"
+        ) from None
     if state["identity"] != identity:
         return []
     learner.load(state["learner"])

@@ -8,6 +8,10 @@ from typing import Literal
 FOLDER = Path(__file__).parent / "recipes"
 
 
+class RecipeError(ValueError):
+    """A recipe that does not exist or cannot be used."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """The settings of one training run; what each means stands beside it in the recipe files."""
@@ -55,15 +59,15 @@ def recipe_names() -> list[str]:
 def load_recipe(name: str, **changes: int | float) -> Recipe:
     """The recipe of that name (or of that TOML file), with `changes` to single settings.
 
-    Raises ValueError that names what exists, what is missing or what is unknown.
+    Raises RecipeError that names what exists, what is missing or what is unknown.
     """
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
-        raise ValueError(f"no recipe {name!r}; there are: {', '.join(recipe_names())}, or a .toml file")
+        raise RecipeError(f"no recipe {name!r}; there are: {', '.join(recipe_names())}, or a .toml file")
     settings = {**tomllib.loads(path.read_text(encoding="utf-8")), **changes}
     known = {field.name: field.default for field in fields(Recipe) if field.name != "name"}
     needed = {name for name, default in known.items() if default is MISSING}
     unknown, missing = sorted(set(settings) - known.keys()), sorted(needed - set(settings))
     if unknown or missing:
-        raise ValueError(f"{path.name}: unknown settings {unknown}, missing settings {missing}")
+        raise RecipeError(f"{path.name}: unknown settings {unknown}, missing settings {missing}")
     return Recipe(name=path.stem, **settings)

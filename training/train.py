@@ -25,9 +25,9 @@ from training.evaluate import Answers, Evaluation, add_column_flags, answer, ass
 from training.export import to_onnx
 from training.label_errors import to_csv
 from training.learn import find_teacher, make_tokenizer, train
-from training.loop import Epoch
+from training.loop import CheckpointError, Epoch
 from training.pack import calibrate, open_bundle, with_metrics
-from training.recipe import Recipe, load_recipe, recipe_names
+from training.recipe import Recipe, RecipeError, load_recipe, recipe_names
 from training.report import figures, to_json
 from training.report_page import page
 from training.synthetic import generate
@@ -245,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{len(dataset.teams)} teams"
         )
         result = run(dataset, recipe, out, options.name or out.name, options.report)
-    except (BundleError, DataError, ValueError) as error:
+    except (BundleError, CheckpointError, DataError, RecipeError, OSError) as error:
         print(f"training.train: {error}", file=sys.stderr)
         return 1
     parallel.stop()

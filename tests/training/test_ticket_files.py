@@ -151,6 +151,25 @@ def test_a_quote_that_never_closes_stops(tmp_path):
         load_dataset(path)
 
 
+def test_a_header_that_cannot_be_read_stops(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'ticket_id,"text,team\nA-1,some text,garden\n')
+    with pytest.raises(DataError, match="header cannot be read"):
+        load_dataset(path)
+
+
+def test_an_encoding_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(DataError, match="--encoding utf-88"):
+        load_dataset(csv_with(tmp_path / "t.csv", GOOD), encoding="utf-88")
+
+
+def test_empty_lines_are_no_tickets(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"\nticket_id,text,team\n\n" + GOOD[0] + b"\n\n")
+    tickets, faults = read(path)
+    assert (tickets.ids, list(faults)) == (["A-1"], [])
+
+
 def test_a_huge_field_is_cut_and_told(tmp_path):
     tickets, faults = read(csv_with(tmp_path / "t.csv", [b"A-9," + b"word " * 100_000 + b",garden", *GOOD]))
     assert [len(text) for text in tickets.texts] == [100_000, 16, 17]
