@@ -19,11 +19,14 @@ from training.embedding import inform, settle
 from training.loop import Epoch, Examples, fit
 from training.pack import library_versions
 from training.progress import Progress
+from training.prose import in_prose, sentences, story, unlike
 from training.recipe import Recipe
 from training.teacher import Teacher, load_teacher
 
 ENCODE_BATCH = 1024
 FEWEST_EPOCHS = 3
+TOKENS_PER_WORD = 1.25  # of prose, so that a ticket in it is not cut
+ALONE = -1  # in the place of a ticket's row: prose alone
 
 
 def find_teacher(recipe: Recipe) -> Teacher | None:
@@ -60,6 +63,7 @@ def train(
         inform(network, tokenizer, dataset.train.texts, recipe, teacher)
     if recipe.teacher != "none":
         train_examples = taught(train_examples, dataset, recipe, reader, teacher)
+        train_examples = among_prose(train_examples, dataset, recipe, reader, teacher)
     recipe = within_budget(recipe, len(train_examples.tokens.flat))
     with Progress(recipe.epochs) as progress:
         history = fit(
@@ -116,6 +120,53 @@ def taught(
         torch.cat([soft, torch.from_numpy(lessons.wording_soft)]),
         torch.cat([trust, torch.zeros(reworded)]),
         torch.cat([vectors, torch.from_numpy(lessons.wording_vectors)]),
+    )
+
+
+def among_prose(
+    examples: Examples, dataset: Dataset, recipe: Recipe, reader: Tokenizer, teacher: Teacher | None
+) -> Examples:
+    """Behind the training examples, some tickets in the midst of prose, and for every second one prose alone.
+
+    They have `recipe.prose` of the tokens of the tickets. A ticket in prose keeps its soft label, for prose
+    alone all teams are equally wrong; neither has a vector to match.
+    """
+    if examples.soft is None or examples.trust is None or not recipe.prose:
+        return examples
+    texts, lengths = dataset.train.texts, examples.tokens.lengths[: len(dataset.train)]
+    told = sentences()
+    if teacher and examples.vectors is not None:
+        told = unlike(told, teacher.vectors(told), examples.vectors[: len(texts)].numpy())
+    generator = np.random.default_rng((recipe.seed, 3))
+    rows: list[int] = []
+    encoded: list[list[int]] = []
+    room = recipe.prose * lengths.sum()
+    while told and room > 0:
+        row = int(generator.integers(len(texts))) if len(rows) % 3 else ALONE
+        free = reader.max_tokens - (0 if row == ALONE else int(lengths[row]))
+        words = int(generator.uniform(0, free) / TOKENS_PER_WORD)
+        alone = " ".join(story(told, words, generator)) if row == ALONE else ""
+        ids = reader.encode(alone or in_prose(texts[row], told, words, generator)).ids
+        rows.append(row)
+        encoded.append(ids)
+        room -= len(ids)
+    return _with_prose(examples, np.array(rows, dtype=np.int64), encoded)
+
+
+def _with_prose(examples: Examples, rows: np.ndarray, encoded: list[list[int]]) -> Examples:
+    """Add tickets `rows` as they stand in prose (ALONE: prose alone) behind the examples."""
+    if examples.soft is None or examples.trust is None or not encoded:
+        return examples
+    alone = torch.from_numpy(rows == ALONE)
+    source = torch.from_numpy(np.maximum(rows, 0))
+    teams = examples.soft.shape[1]
+    vectors = examples.vectors
+    return Examples(
+        examples.tokens.followed_by(TokenIds.from_rows(encoded)),
+        torch.cat([examples.targets, examples.targets[source]]),
+        torch.cat([examples.soft, torch.where(alone[:, None], 1 / teams, examples.soft[source])]),
+        torch.cat([examples.trust, torch.where(alone, 0.0, examples.trust[source])]),
+        None if vectors is None else torch.cat([vectors, torch.zeros(len(encoded), vectors.shape[1])]),
     )
 
 

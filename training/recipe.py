@@ -46,6 +46,7 @@ class Recipe:
     soft_labels: float = 0.0
     matching: float = 0.0
     most_taught: int = 0
+    prose: float = 0.0
     most_tokens: int = 0
 
     def to_json(self) -> dict:

@@ -1,5 +1,6 @@
 """What the default recipe adds: pairs, the way past the blocks, windows, teachers, averages."""
 
+import dataclasses
 import itertools
 import math
 from pathlib import Path
@@ -22,7 +23,9 @@ from training.data import load_dataset
 from training.distill import learn_lessons
 from training.embedding import Informed, settle
 from training.export import to_onnx
+from training.learn import among_prose, encode
 from training.loop import cosine, thin
+from training.prose import in_prose, sentences, unlike
 from training.recipe import FOLDER, load_recipe
 from training.reopen import reopen
 from training.teacher import load_teacher
@@ -302,6 +305,50 @@ def test_a_stopped_run_continues_to_the_same_weights(quick, dataset, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             weights(tmp_path / "stopped.pt")
     assert torch.equal(weights(tmp_path / "stopped.pt"), whole)
+
+
+# ------------------------------------------------------------------------------------------------- prose
+
+
+def test_prose_is_many_different_sentences():
+    told = sentences()
+    assert len(set(told)) == len(told) > 100
+    assert all(sentence[-1] in ".?!" and "\n" not in sentence for sentence in told)
+
+
+def test_a_ticket_stands_whole_somewhere_in_the_story():
+    generator = np.random.default_rng(0)
+    places = []
+    for _ in range(50):
+        text = in_prose("The rake is bent.", sentences(), 60, generator)
+        assert 60 <= len(text.split()) - 4 <= 60 + 20
+        places.append(text.index("The rake is bent.") / len(text))
+    assert min(places) < 0.1
+    assert max(places) > 0.8
+
+
+def test_sentences_like_a_ticket_are_left_out():
+    vectors = np.eye(3, dtype=np.float32)
+    tickets = np.array([[0.6, 0.0, 0.8], [0.0, 0.4, 0.0]], np.float32)
+    assert unlike(["a", "b", "c"], vectors, tickets) == ["b"]
+
+
+def test_examples_among_prose_keep_their_team_and_prose_has_none(quick, dataset):
+    recipe = load_recipe(str(quick), window=60)
+    reader = Tokenizer(build_word_tokenizer(dataset.train.texts), 60)
+    plain = encode(dataset.train.texts, dataset.train.teams, reader, dataset.teams)
+    soft = functional.one_hot(plain.targets, 3).float()
+    plain = dataclasses.replace(plain, soft=soft, trust=torch.full((len(plain.targets),), 0.5))
+    more = among_prose(plain, dataset, recipe, reader, None)
+    added = slice(len(plain.tokens), None)
+    added_tokens = more.tokens.lengths[added].sum()
+    assert 0 <= added_tokens - recipe.prose * len(plain.tokens.flat) < 60
+    assert more.tokens.lengths.max() <= 60
+    alone = more.trust[added] == 0
+    assert 0.2 < alone.double().mean() < 0.5
+    assert torch.equal(more.soft[added][alone], torch.full_like(more.soft[added][alone], 1 / 3))
+    assert torch.equal(more.soft[added][~alone].argmax(dim=1), more.targets[added][~alone])
+    assert torch.equal(more.soft[: added.start], soft)
 
 
 # --------------------------------------------------------------------------------------------- the encoder

@@ -1,0 +1,113 @@
+"""Sentences that ask nothing of any team, and what the network learns from them.
+
+A router meets more than requests: a long ticket is mostly story, and some texts are no tickets at all. So a
+part of training is prose alone, for which every team is equally wrong (Hendrycks et al. 2019, "Deep Anomaly
+Detection with Outlier Exposure"), and tickets that stand somewhere in such prose, which are still for their
+team. Sentences too much like a training ticket are left out where the encoder can tell.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+TOO_ALIKE = 0.5  # cosine of a sentence's and a ticket's vectors
+MOST_SENTENCES = 16
+
+SENTENCES = """
+It rained all morning and cleared up after lunch. The wind has dropped since yesterday.
+We had frost again last night, the third time this month. The forecast says it will stay mild.
+Autumn came early this year and the leaves are already down. The evenings are getting longer now.
+My sister lives two streets away and comes over on Sundays. Our daughter starts school in September.
+My grandfather turned ninety in spring. The whole family came to the party, even the cousins from abroad.
+Our son plays the trumpet, to the joy of the neighbours. The baby slept through for the first time.
+My mother used to say that patience is a garden. My father worked on the railway for thirty years.
+We have two cats and an old dog who is nearly deaf. The dog hides under the table when it thunders.
+The cat brought a mouse into the house again. A robin has built a nest above the front door.
+There were swallows on the telephone wire this morning. I saw a fox crossing the road at dusk.
+I bake bread on Saturdays, mostly rye. The soup needs another pinch of salt and some time.
+We had pasta with mushrooms and a glass of red wine. She makes the best apple cake in the village.
+I never learned to cook rice properly. The market has fresh strawberries from June.
+We took the train to the coast and walked along the cliffs. The museum was closed, so we sat in a cafe.
+The ferry takes about two hours when the sea is calm. We spent a week in the mountains without a telephone.
+My brother moved to Canada and loves the snow. The hotel had a view of the harbour.
+I have been reading a novel about a lighthouse keeper. The library is open until eight on Thursdays.
+The film was longer than it had to be. She sings in a choir and they give a concert in December.
+He has played chess since he was six. Our team lost again, three to one, and nobody was surprised.
+The marathon goes right past our house. I swim twice a week because of my back.
+The meeting went on for hours and nothing was decided. My colleague retires at the end of the year.
+The office is on the fourth floor and the lift is slow. I work from home on Mondays and Fridays.
+They are repairing the bridge, so the bus takes another way. The traffic was terrible this morning.
+The new bakery on the corner is always full. They want to build flats where the cinema used to be.
+The town was founded by monks in the twelfth century. There is a plaque for a poet on the wall.
+The election is all anyone talks about. I stopped watching the news in the evening.
+I went to the dentist and it was not as bad as I feared. My knee aches when the weather changes.
+The doctor told me to walk more and worry less. I had a cold for a week but I am fine now.
+We painted the hall a pale yellow last summer. The house is from the thirties and nothing is straight.
+The living room gets the afternoon sun. We have lived here for eleven years and like it.
+The roses did well this year, the beans did not. I planted bulbs along the path in October.
+The apple tree is older than the house. My neighbour grows pumpkins as large as footballs.
+The grass grows faster than I can mow it. We eat outside whenever it is warm enough.
+I like to sit on the bench by the shed with a cup of tea. The hedge is full of sparrows.
+I am not good with my hands, as my wife will tell you. I am a careful person and I keep a diary.
+I usually do these things in winter, when there is time. It was a busy week for all of us.
+As you can imagine, we were rather tired after that. That is another story and I will not bore you with it.
+I am writing this at the kitchen table while the kettle boils. Forgive me if I go on a little.
+I should say that I am over seventy and new to all this. My handwriting is worse than my typing.
+People today are always in a hurry. When I was young everybody knew everybody in this street.
+Anyway, life goes on. I hope you are having a good week. Thank you for reading all of this.
+I thought about it for a long time. It is nobody's fault, these things happen. I do not mind waiting.
+We laughed about it afterwards. You never know what a day will bring. That was in the spring.
+The children were at their grandparents that weekend. Their school is closed for the holidays.
+My husband snores, but he makes good coffee. My wife is a nurse and works nights.
+Friends of ours have a boat on the canal. The neighbours are nice but their music is loud.
+We are planning a party for our anniversary. The guests will come from all over the country.
+I once met a man who had walked across Spain. My aunt collects stamps, mostly birds and ships.
+The piano has not been played for years. There is a photograph of the old station above it.
+I learned to drive late and never liked it. He rides his bicycle to work in any weather.
+What is the tallest mountain in Europe? Who painted the ceiling of that chapel?
+How do you say good morning in Japanese? How many legs does a spider have?
+Can you tell me a good joke about a horse? Write me a poem about the sea in winter.
+What should I wear to a wedding in the country? Which team won the cup in that year?
+I would like to apply for a job and attach my curriculum vitae. I have ten years of experience in sales.
+Is the moon full tonight? What will the weather be like at the weekend? When does the museum open?
+Please help me. I need help. I have a question. Hello, is anyone there? Can you do something for me?
+Good morning to everyone. Hi there. Thanks a lot for everything. Have a nice day. Many greetings.
+Just a short note. This is a test. I am not sure what to write here. Never mind, it is all fine.
+Our company offers search engine services at the best price. You have been selected for a prize.
+Congratulations to the whole team on the new building. Please find the minutes of the meeting below.
+The lecture begins at nine in the main hall. Homework is due next Tuesday, says the teacher.
+The recipe needs three eggs, some flour and a lemon. Stir it slowly until it thickens, then let it rest.
+The cat sat on the mat. All that glitters is not gold. A watched pot never boils. Better late than never.
+"""
+
+
+def sentences() -> list[str]:
+    """The sentences one by one."""
+    found: list[str] = []
+    for line in SENTENCES.strip().splitlines():
+        rest = line
+        for mark in ".?!":
+            rest = rest.replace(f"{mark} ", f"{mark}\n")
+        found += rest.split("\n")
+    return found
+
+
+def unlike(prose: Sequence[str], vectors: np.ndarray, tickets: np.ndarray) -> list[str]:
+    """The sentences whose vectors (sentences, size) are not too near any of the tickets' (tickets, size)."""
+    nearest = np.concatenate([(part @ tickets.T).max(axis=1) for part in np.array_split(vectors, 8)])
+    return [sentence for sentence, near in zip(prose, nearest, strict=True) if near < TOO_ALIKE]
+
+
+def story(prose: Sequence[str], words: int, generator: np.random.Generator) -> list[str]:
+    """Sentences of about so many words in all, at least one."""
+    told: list[str] = []
+    while not told or sum(len(sentence.split()) for sentence in told) < words:
+        told.append(prose[generator.integers(len(prose))])
+    return told
+
+
+def in_prose(text: str, prose: Sequence[str], words: int, generator: np.random.Generator) -> str:
+    """The text as it is, somewhere in a story of about so many words."""
+    told = story(prose, words, generator)
+    at = int(generator.integers(len(told) + 1))
+    return " ".join([*told[:at], text, *told[at:]])
