@@ -42,18 +42,23 @@ _UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 @dataclass
 class Run:
-    """One run of wrk: milliseconds, requests per second, answers that were not 2xx, broken connections."""
+    """One run of wrk: milliseconds, requests per second, and what went wrong.
+
+    `refused` answers were not 2xx; `broken` connections ended within a request; `unopened` ones could not be
+    opened, or had not been by the time wrk looked (it counts these as timeouts).
+    """
 
     p50_ms: float
     p99_ms: float
     per_second: float
     refused: int
     broken: int
+    unopened: int
 
     @property
     def failed(self) -> int:
         """Requests without a good answer."""
-        return self.refused + self.broken
+        return self.refused + self.broken + self.unopened
 
 
 @dataclass
@@ -116,8 +121,9 @@ def wrk(port: int, script: Path, connections: int, seconds: float, cpu: str | No
     failed = re.search(r"Non-2xx or 3xx responses: (\d+)", out)
     errors = re.search(r"connect (\d+), read (\d+), write (\d+), timeout (\d+)", out)
     refused = int(failed[1]) if failed else 0
-    broken = sum(map(int, errors.groups())) if errors else 0
-    return Run(found["50"], found["99"], float(rate[1]) if rate else 0.0, refused, broken)
+    connect, read, write, late = map(int, errors.groups()) if errors else (0, 0, 0, 0)
+    per_second = float(rate[1]) if rate else 0.0
+    return Run(found["50"], found["99"], per_second, refused, read + write, connect + late)
 
 
 # --------------------------------------------------------------------------------------------- servers

@@ -120,8 +120,11 @@ class Service:
         self.keys = Keys(self.settings.api_keys, self.settings.api_keys_file)
         self.admin_keys = Keys(self.settings.admin_key, self.settings.admin_key_file)
         self.in_flight = 0
-        # The server's running requests, where there is a server: with one alone, nothing need queue.
+        # The server's running requests and connections, where there is a server: with one request alone,
+        # nothing need queue.
         self.requests: Sized | None = None
+        self.connections: Sized = ()
+        self._lines_dropped = 0
         self._first = asyncio.Event()
         self._waiting_for_first = 0
 
@@ -154,6 +157,10 @@ class Service:
         metrics.queue_limit.set(self.settings.max_queue)
         metrics.ready.set(int(self.ready))
         metrics.memory.set(resident_bytes())
+        metrics.connections.set(len(self.connections))
+        if self.writer is not None and self.writer.dropped > self._lines_dropped:
+            metrics.logs_dropped.inc(self.writer.dropped - self._lines_dropped)
+            self._lines_dropped = self.writer.dropped
 
     def drain(self) -> None:
         """Readiness goes red; requests are still answered."""

@@ -97,7 +97,7 @@ async def read_body(receive: Receive, length: bytes | None, limit_bytes: int) ->
 def problem_headers(problem: Problem) -> list[tuple[bytes, bytes]]:
     """Content type and what else the problem wants."""
     closing = [(b"connection", b"close")] if problem.close else []
-    return [(b"content-type", CONTENT_TYPE), *problem.headers, *closing]
+    return [(b"content-type", CONTENT_TYPE), *problem.header_list, *closing]
 
 
 def log_request(
@@ -144,6 +144,8 @@ class Edge:
             await self.app(scope, receive, send)
             return
         began = perf_counter()
+        counted = scope["path"] not in OPEN_PATHS and scope["path"] != "/metrics"
+        self.service.in_flight += counted
         headers = dict(scope["headers"])
         request_id = request_id_of(headers.get(b"x-request-id"))
         scope.setdefault("state", {})["request_id"] = request_id
@@ -159,10 +161,11 @@ class Edge:
             if not response.status:
                 await response.problem(unknown_error())
         finally:
+            self.service.in_flight -= counted
             route = getattr(scope.get("route"), "path", "other")
             self.service.metrics.requests.inc(route, str(response.status))
             self.service.metrics.request_seconds.observe(perf_counter() - began, route, "none")
-            if route not in OPEN_PATHS and route != "/metrics":
+            if counted:
                 log_request(self.service, request_id, route, scope["method"], response.status, began, None)
 
     def _admit(self, scope: Scope) -> None:

@@ -8,14 +8,18 @@ from typing import Any
 import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 
 CONTENT_TYPE = b"application/problem+json"
 # A field name that a client made up is shown only this far.
 SHOWN_NAME = 64
 
 
-class Problem(Exception):
-    """An error with a status; `detail` and `errors` are shown to the client as they are."""
+class Problem(HTTPException):
+    """An error with a status; `detail` and `errors` are shown to the client as they are.
+
+    It is one of the framework's exceptions so that FastAPI lets it through wherever it is raised.
+    """
 
     def __init__(
         self,
@@ -26,11 +30,10 @@ class Problem(Exception):
         headers: list[tuple[bytes, bytes]] | None = None,
         close: bool = False,
     ) -> None:
-        super().__init__(detail)
+        super().__init__(status, detail)
         self.status = status
-        self.detail = detail
         self.errors = errors
-        self.headers = headers or []
+        self.header_list = headers or []
         self.close = close
 
     def document(self, request_id: str) -> dict[str, Any]:

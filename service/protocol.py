@@ -149,7 +149,7 @@ class Protocol(HttpToolsProtocol):
             b"x-content-type-options: nosniff",
             b"cache-control: no-store",
             b"connection: close",
-            *(name + b": " + value for name, value in problem.headers),
+            *(name + b": " + value for name, value in problem.header_list),
         ]
         self._service.metrics.requests.inc("other", str(problem.status))
         self._disarm()

@@ -176,8 +176,8 @@ def overload(server: Server, script: Path, seconds: float) -> Count:
     after = memory_mb(server.pid)
     count = clients.count
     total = int(flood.per_second * seconds)
-    count.sent += total
-    count.refused += flood.refused
+    count.sent += total + flood.unopened
+    count.refused += flood.refused + flood.unopened
     count.answered += total - flood.refused
     count.lost += flood.broken
     time.sleep(2.0)
@@ -191,6 +191,8 @@ def overload(server: Server, script: Path, seconds: float) -> Count:
     count.expect("accepted requests keep their p99 under the deadline of 2 s", 0 < p99 < 2.0)
     count.expect("some requests were refused", count.refused > 0)
     count.expect("memory grows by less than 30 MB", after - before < 30)
+    left = scrape(server.port)["larkfield_in_flight_requests"]
+    count.expect("nothing that was taken is left unanswered", left == 0)
     normal = calm.count.refused == calm.count.lost == 0 and quantile(calm.latencies, 0.99) < 0.1
     count.expect("2 s later it is as before", normal)
     count.add(calm.count)

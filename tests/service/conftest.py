@@ -27,7 +27,7 @@ from tests.models.small_graph import small_graph
 ROOT = Path(__file__).parents[2]
 TEXTS = ["my parcel is late, my parcel is lost", "refund my card, refund my order", "parcel late card lost"]
 TEAMS = ["delivery", "payment", "account"]
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 150.0
 
 
 def make_bundle(folder: Path, version: str = "1", max_tokens: int = 600) -> Path:

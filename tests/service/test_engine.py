@@ -120,7 +120,7 @@ def test_a_full_queue_refuses_at_once_and_recovers(metrics: Metrics) -> None:
         with pytest.raises(Problem) as refused:
             engine.submit(graph, encoding(5), soon())
         assert refused.value.status == 503
-        assert (b"retry-after", b"1") in refused.value.headers
+        assert (b"retry-after", b"1") in refused.value.header_list
         assert await logits(jobs) == [5] * 4
         assert await logits(submit(engine, graph, 6)) == [6]
 

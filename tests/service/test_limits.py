@@ -56,6 +56,22 @@ def test_a_chunked_body_is_cut_at_the_limit(server: Running) -> None:
     assert response == b"" or status(response) == 413
 
 
+def test_a_chunked_body_is_cut_where_the_framework_reads_it(start: Callable[..., Running]) -> None:
+    running = start(admin_key="chief", max_body_bytes=1024)
+    with running.connect() as connection:
+        connection.sendall(
+            HEAD.replace(b"/route", b"/admin/reload")
+            + b"X-API-Key: chief\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + b"800\r\n"
+            + b" " * 0x800
+            + b"\r\n"
+        )
+        response = b""
+        while b"}" not in response:
+            response += connection.recv(65_536)
+    assert status(response) == 413
+
+
 def test_five_megabytes_are_refused_with_a_problem(server: Running) -> None:
     with server.connect() as connection:
         body = json.dumps({"text": "x" * 5_000_000}).encode()
@@ -116,6 +132,7 @@ def test_many_idle_connections_leave_the_service_free(start: Callable[..., Runni
         connection.close()
     until(lambda: running.route("parcel").status == 200, "there is room again")
     assert running.metrics()['larkfield_refused_total{reason="connections"}'] >= 4
+    assert running.metrics()["larkfield_open_connections"] >= 1
 
 
 def test_a_half_closed_client_gets_its_answer_and_is_closed(server: Running) -> None:
