@@ -37,7 +37,7 @@ MOST_WORDS = 8
 # What bounds the time: sets are tried exhaustively while they have no more than this many tokens in all ...
 TRIED_TOKENS = 400
 # ... and beyond that the graph runs about this often, so that an explanation costs a few plain calls.
-MOST_RUNS = 8
+MOST_RUNS = 6
 # A bundle without effects: this many ablated tickets at most.
 MOST_ABLATIONS = 16
 STRONGEST_PAIRS = 5
@@ -193,6 +193,7 @@ class SmallestChange:
             self.ids = library.encode(answer.joined.text, add_special_tokens=False).ids
         self.candidates = [number for number, word in enumerate(words) if word.wordy]
         self.runs = 0
+        self.known: dict[tuple[int, ...], int] = {}  # winners by ids
 
     def find(self) -> dict[str, Any]:
         """{words, team, limit, exhaustive}: no words and no team where none was found."""
@@ -223,20 +224,12 @@ class SmallestChange:
         return None, True
 
     def _by_effect(self) -> tuple[tuple[int, ...], int] | None:
-        """The words with the largest effects: as few of them as it takes, then less those not needed."""
+        """The words with the largest effects: as few of them as it takes, less those that were not needed."""
         strongest = sorted(self.candidates, key=lambda number: -self.effects[number])[:MOST_WORDS]
         strongest = [number for number in strongest if self.effects[number] > 0]
-        keeps, changes = 0, None
-        for count in (1, 2, 4, MOST_WORDS):
-            if keeps == len(strongest):
-                break
-            count = min(count, len(strongest))
-            if self._changes(strongest[:count]):
-                changes = count
-                break
-            keeps = count
-        if changes is None:
+        if not strongest or not self._changes(strongest):
             return None
+        keeps, changes = 0, len(strongest)
         while changes - keeps > 1:
             middle = (keeps + changes) // 2
             if self._changes(strongest[:middle]):
@@ -270,7 +263,9 @@ class SmallestChange:
 
     def _winners(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """The winning team of the ticket without each set of words."""
-        winners: np.ndarray = self.runtime.run(pad([self._left(each) for each in sets])).argmax(axis=1)
+        rows = [self._left(each) for each in sets]
+        winners: np.ndarray = self.runtime.run(pad(rows)).argmax(axis=1)
+        self.known |= zip(map(tuple, rows), winners.tolist(), strict=True)
         return winners
 
     def _confirm(self, chosen: Sequence[int]) -> int | None:
@@ -279,7 +274,9 @@ class SmallestChange:
         words = [self.words[number] for number in chosen]
         joined = join(cut("subject", ticket.subject, words), cut("text", ticket.text, words) or "")
         ids = self.runtime.tokenizer.encode(joined.text).ids
-        winner = int(np.argmax(self.runtime.run(pad([ids]))[0]))
+        winner = self.known.get(tuple(ids))
+        if winner is None:
+            winner = int(self.runtime.run(pad([ids]))[0].argmax())
         return None if winner == self.contrast.team else winner
 
 

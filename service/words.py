@@ -38,25 +38,32 @@ def words_of(joined: Joined, encoding: Encoding) -> list[Word]:
     Tokens without characters belong to no word.
     """
     text = joined.text
-    ends = [end for _, (_, end) in _SPLITTER.pre_tokenize_str(text)]
+    splits = [end for _, (_, end) in _SPLITTER.pre_tokenize_str(text)]
+    fields = iter(joined.fields)
+    name, offset, cleaned = next(fields)
+    limit = offset + len(cleaned.text)
     found: list[Word] = []
-    last_covered = -1
+    before: Word | None = None
+    covered = -1  # the last of the word tokenizer's words that a token so far reached into
     for token, (start, end) in enumerate(encoding.offsets):
+        while start < end and text[start].isspace():  # a subword may carry the space before it
+            start += 1
         if start >= end:
             continue
-        start += len(text[start:end]) - len(
-            text[start:end].lstrip()
-        )  # a subword may carry the space before it
-        first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
-        field, begin, finish = joined.locate(start, end)
-        before = found[-1] if found else None
-        if before and before.field == field and (first <= last_covered or begin < before.end):
+        while start >= limit:
+            name, offset, cleaned = next(fields)
+            limit = offset + len(cleaned.text)
+            before = None
+        begin, finish = cleaned.starts[start - offset], cleaned.ends[min(end, limit) - offset - 1]
+        first = bisect_right(splits, start)
+        if before and (first <= covered or begin < before.end):
             before.tokens.append(token)
             before.end = max(before.end, finish)
             before.plain += text[start:end]
         else:
-            found.append(Word(field, begin, finish, [token], text[start:end]))
-        last_covered = max(last, last_covered)
+            before = Word(name, begin, finish, [token], text[start:end])
+            found.append(before)
+        covered = max(covered, bisect_right(splits, end - 1))
     return found
 
 
