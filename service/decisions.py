@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("larkfield.decisions")
 
 LONGEST_WAIT_SECONDS = 2.0
+LARGEST_WRITE = 1000  # rows in one transaction: a slow disk's flush is shared by as many
 
 
 class StoreUnavailable(RuntimeError):
@@ -104,7 +105,7 @@ class DecisionLog:
         if not self._writing.acquire(timeout=LONGEST_WAIT_SECONDS):
             raise StoreUnavailable("too many wait for the database")
         try:
-            while batch := [self.waiting.popleft() for _ in range(min(200, len(self.waiting)))]:
+            while batch := [self.waiting.popleft() for _ in range(min(LARGEST_WRITE, len(self.waiting)))]:
                 try:
                     store.remember(batch)
                 except StoreUnavailable:

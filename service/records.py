@@ -201,9 +201,15 @@ class Store:
             self._ready = True
 
     def remember(self, rows: Sequence[Decided]) -> None:
-        """Write decisions, all or none."""
+        """Write decisions, all or none.
+
+        Straight to the driver: this runs beside the answers, and SQLAlchemy's own way takes twice the
+        time per row, all of it with the interpreter's lock held.
+        """
+        statement = decisions.insert().compile(dialect=self.engine.dialect, column_keys=Decided._fields)
+        values: Any = list(rows) if statement.positional else [row._asdict() for row in rows]
         with self.transaction() as connection:
-            connection.execute(decisions.insert(), [row._asdict() for row in rows])
+            connection.exec_driver_sql(str(statement), values)
 
     def give(self, actual: str, *, ticket_id: str | None = None, request_id: str | None = None) -> Receipt:
         """Store the team that solved a ticket; it is durable when this returns.
