@@ -37,7 +37,7 @@ MOST_WORDS = 8
 # What bounds the time: sets are tried exhaustively while they have no more than this many tokens in all ...
 TRIED_TOKENS = 400
 # ... and beyond that the graph runs about this often, so that an explanation costs a few plain calls.
-MOST_RUNS = 6
+MOST_RUNS = 5
 # A bundle without effects: this many ablated tickets at most.
 MOST_ABLATIONS = 16
 STRONGEST_PAIRS = 5
@@ -254,8 +254,11 @@ class SmallestChange:
         return needed
 
     def _changes(self, chosen: Sequence[int]) -> bool:
-        self.runs += 1
-        return bool(self._winners([chosen])[0] != self.contrast.team)
+        winner = self.known.get(tuple(self._left(chosen)))
+        if winner is None:
+            self.runs += 1
+            winner = int(self._winners([chosen])[0])
+        return winner != self.contrast.team
 
     def _left(self, gone: Sequence[int]) -> list[int]:
         lost = [token for number in gone for token in self.words[number].tokens]
