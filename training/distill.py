@@ -2,9 +2,9 @@
 
 Word counts (TF-IDF with a linear support vector machine) and, where it is installed, a sentence encoder with
 logistic regression on its vectors look at every training ticket **out of fold**: each ticket is judged by
-models that have not seen it, so a wrong label is doubted instead of learned by heart. Their sum, made a
-probability with one temperature, is the soft label (Hinton et al. 2015, "Distilling the Knowledge in a
-Neural Network").
+models that have not seen it, so a wrong label is doubted instead of learned by heart. Their sum, weighted and
+made a probability so that it fits the labels best, is the soft label (Hinton et al. 2015, "Distilling the
+Knowledge in a Neural Network").
 
 With the encoder there is more: tickets once more in other words, some replaced by one of their nearest
 neighbours and some left out, with the teachers' soft label for the result (after Jiao et al. 2020,
@@ -28,7 +28,8 @@ from models.tokenizer import words
 from training.teacher import Teacher
 
 FOLDS = 4
-ENCODER_SHARE = 2.0  # of the sum, next to 1 for word counts, both at standard deviation 1
+# Of the encoder in the sum, next to 1 for word counts, both at standard deviation 1: what fits best is taken.
+ENCODER_SHARES = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
 REPLACED, LEFT_OUT = 0.15, 0.08  # shares of the words of another wording
 NEIGHBOURS = 12
 SHORTEST_REPLACED = 4  # letters
@@ -92,12 +93,20 @@ def _out_of_fold(
             weight, bias = _regression(vectors[seen], targets[seen], teams)
             regression[held_out] = vectors[held_out] @ weight + bias
             regression_other[others] = wording_vectors[others] @ weight + bias
-    scores, scores_other = counts / counts.std(), counts_other / counts.std()
-    if vectors is not None:
-        share = ENCODER_SHARE / regression.std()
-        scores, scores_other = scores + share * regression, scores_other + share * regression_other
-    temperature = _temperature(scores, targets)
-    return _soften(scores, temperature), _soften(scores_other, temperature)
+    scale = max(float(counts.std()), 1e-6)
+    if vectors is None:
+        fits = [(*_temperature(counts / scale, targets), 0.0)]
+    else:
+        encoder_scale = max(float(regression.std()), 1e-6)
+        regression, regression_other = regression / encoder_scale, regression_other / encoder_scale
+        fits = [
+            (*_temperature(counts / scale + share * regression, targets), share) for share in ENCODER_SHARES
+        ]
+    _, temperature, share = min(fits)
+    return (
+        _soften(counts / scale + share * regression, temperature),
+        _soften(counts_other / scale + share * regression_other, temperature),
+    )
 
 
 def _empty(texts: Sequence[str], teams: int) -> np.ndarray:
@@ -148,12 +157,15 @@ def _regression(vectors: np.ndarray, targets: np.ndarray, teams: int) -> tuple[n
     ).detach().numpy()
 
 
-def _temperature(scores: np.ndarray, targets: np.ndarray) -> float:
+def _temperature(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """(cross-entropy with the labels, the temperature that makes it smallest)."""
+
     def loss(temperature: float) -> float:
         right = calibrated(scores, temperature)[np.arange(len(targets)), targets]
         return -float(np.log(np.maximum(right, 1e-300)).mean())
 
-    return float(minimize_scalar(loss, bounds=(0.05, 5.0), method="bounded").x)
+    found = minimize_scalar(loss, bounds=(0.05, 5.0), method="bounded")
+    return float(found.fun), float(found.x)
 
 
 def _soften(scores: np.ndarray, temperature: float) -> np.ndarray:

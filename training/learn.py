@@ -25,6 +25,7 @@ from training.teacher import Teacher, load_teacher
 
 ENCODE_BATCH = 1024
 FEWEST_EPOCHS = 3
+COMPOSED = 1_000  # sentences of prose beside those that are written out
 TOKENS_PER_WORD = 1.25  # of prose, so that a ticket in it is not cut
 ALONE = -1  # in the place of a ticket's row: prose alone
 
@@ -126,7 +127,7 @@ def taught(
 def among_prose(
     examples: Examples, dataset: Dataset, recipe: Recipe, reader: Tokenizer, teacher: Teacher | None
 ) -> Examples:
-    """Behind the training examples, some tickets in the midst of prose, and for every second one prose alone.
+    """Behind the training examples, tickets in the midst of prose, and for each one prose alone.
 
     They have `recipe.prose` of the tokens of the tickets. A ticket in prose keeps its soft label, for prose
     alone all teams are equally wrong; neither has a vector to match.
@@ -134,7 +135,7 @@ def among_prose(
     if examples.soft is None or examples.trust is None or not recipe.prose:
         return examples
     texts, lengths = dataset.train.texts, examples.tokens.lengths[: len(dataset.train)]
-    told = sentences()
+    told = sentences(COMPOSED, recipe.seed)
     if teacher and examples.vectors is not None:
         told = unlike(told, teacher.vectors(told), examples.vectors[: len(texts)].numpy())
     generator = np.random.default_rng((recipe.seed, 3))
@@ -142,7 +143,7 @@ def among_prose(
     encoded: list[list[int]] = []
     room = recipe.prose * lengths.sum()
     while told and room > 0:
-        row = int(generator.integers(len(texts))) if len(rows) % 3 else ALONE
+        row = int(generator.integers(len(texts))) if len(rows) % 2 else ALONE
         free = reader.max_tokens - (0 if row == ALONE else int(lengths[row]))
         words = int(generator.uniform(0, free) / TOKENS_PER_WORD)
         alone = " ".join(story(told, words, generator)) if row == ALONE else ""

@@ -80,16 +80,71 @@ The recipe needs three eggs, some flour and a lemon. Stir it slowly until it thi
 The cat sat on the mat. All that glitters is not gold. A watched pot never boils. Better late than never.
 """
 
+# Parts of sentences that are put together at random: every story is a new one.
+WHO = """I|We|My wife|My husband|My sister|My brother|Our neighbour|The children|A friend of ours
+My mother|Our son|Our daughter|My uncle|The whole family|Everybody here|My grandmother
+A colleague|The twins|The people next door|She|He|They|My partner|An old friend|The teenagers
+My cousin|The lady from number nine|The postman's wife"""
+DID = """painted|cleaned|admired|read about|talked about|love|planned|built|remember|sat by|walked past
+photographed|dreamed of|swept|moved|sang in|slept in|never liked|often mention|looked after
+measured|drew|rebuilt|wrote about|decorated|rarely use|grew up with|play in|look at|dusted
+inherited|laughed about|visited|talk to the birds in"""
+WHAT = """the fence|the kitchen|the old shed|the garden path|the roses|the bathroom|the hallway|the pond
+the sofa|the lawn|the greenhouse|the dining table|the windows|the attic|the stairs|the hedge
+the balcony|the patio|the terrace|the bedroom|the utility room|the cellar|the porch
+the front garden|the vegetable patch|the compost heap|the bird bath|the fireplace|the bookshelf
+the curtains|a picture of the lake|an album of old photographs|a long article|a story
+the tools in the garage|the lamp in the corner|the rug|the armchair|the house|the spare room
+the conservatory"""
+WHEN = """last week|in March|on Sunday|during the storm|years ago|before breakfast|at Christmas
+every summer|in the evening|after work|most of the day|until noon|when it rains
+over the weekend|last December|in spring|now and then|all afternoon|for the birthday party
+since we moved in|at the end of the day|twice a month|when the sun is out
+before the guests came"""
+CREATURE = """squirrel|frog|spider|pigeon|ladybird|cat|dog|snail|bee|family of mice|magpie|heron|duck
+tortoise|rabbit"""
+IS = """very quiet|full of light|rather small|green again|as cold as ever|my favourite place
+in need of some love|lovely|painted blue|older than I am|always in the shade|never tidy
+warm in winter|the pride of the family|busy at this hour"""
+ASIDE = """We have no plans for the holidays yet|Time flies|It has been a long week for all of us
+That's life, as they say|We take it as it comes|Nobody here minds a bit of mud
+One gets used to it|The years go by so quickly|Small things make us happy
+It was a good year for walking|Old houses have their moods|I have never been much of a talker
+The days are all alike in this season"""
 
-def sentences() -> list[str]:
-    """The sentences one by one."""
+
+def _parts(text: str) -> list[str]:
+    return text.replace("\n", "|").split("|")
+
+
+FRAMES = (
+    ("{} {} {} {}.", (WHO, DID, WHAT, WHEN)),
+    ("{} {} {}.", (WHO, DID, WHAT)),
+    ("{} saw a {} near {}.", (WHO, CREATURE, WHAT)),
+    ("{} says that {} is {}.", (WHO, WHAT, IS)),
+    ("{} is {} {}.", (WHAT, IS, WHEN)),
+    ("{}.", (ASIDE,)),
+)
+
+
+def composed(generator: np.random.Generator) -> str:
+    """A sentence put together from parts."""
+    frame, slots = FRAMES[generator.integers(len(FRAMES))]
+    chosen = [parts[generator.integers(len(parts))] for parts in map(_parts, slots)]
+    made = frame.format(*chosen)
+    return made[0].upper() + made[1:]
+
+
+def sentences(made: int = 0, seed: int = 0) -> list[str]:
+    """The sentences one by one, and so many that are put together."""
     found: list[str] = []
     for line in SENTENCES.strip().splitlines():
         rest = line
         for mark in ".?!":
             rest = rest.replace(f"{mark} ", f"{mark}\n")
         found += rest.split("\n")
-    return found
+    generator = np.random.default_rng(seed)
+    return found + [composed(generator) for _ in range(made)]
 
 
 def unlike(prose: Sequence[str], vectors: np.ndarray, tickets: np.ndarray) -> list[str]:

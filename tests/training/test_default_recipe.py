@@ -313,6 +313,7 @@ def test_a_stopped_run_continues_to_the_same_weights(quick, dataset, tmp_path):
 def test_prose_is_many_different_sentences():
     told = sentences()
     assert len(set(told)) == len(told) > 100
+    assert len(set(sentences(1000))) > 800
     assert all(sentence[-1] in ".?!" and "\n" not in sentence for sentence in told)
 
 
@@ -345,7 +346,7 @@ def test_examples_among_prose_keep_their_team_and_prose_has_none(quick, dataset)
     assert 0 <= added_tokens - recipe.prose * len(plain.tokens.flat) < 60
     assert more.tokens.lengths.max() <= 60
     alone = more.trust[added] == 0
-    assert 0.2 < alone.double().mean() < 0.5
+    assert 0.4 < alone.double().mean() < 0.6
     assert torch.equal(more.soft[added][alone], torch.full_like(more.soft[added][alone], 1 / 3))
     assert torch.equal(more.soft[added][~alone].argmax(dim=1), more.targets[added][~alone])
     assert torch.equal(more.soft[: added.start], soft)
