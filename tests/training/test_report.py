@@ -78,6 +78,15 @@ def test_about_70_label_errors_are_found_on_larkfield(shared_data):
     assert 60 <= len(suspects) <= 80
 
 
+def test_two_teams_are_checked_too():
+    tickets, chosen = mislabelled(600, 20)
+    two = tickets.select(row for row in range(600) if tickets.teams[row] != "garden")
+    wrong = {row for row in range(len(two)) if two.rows[row] in chosen}
+    found = {suspect.index for suspect in find_suspects(two)}
+    assert len(wrong) > 5
+    assert len(found & wrong) >= len(wrong) // 2
+
+
 def test_teams_too_small_to_check_are_left_alone():
     tickets, _ = mislabelled(300, 0)
     tickets.teams[:3] = ["tiny"] * 3
