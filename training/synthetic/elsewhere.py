@@ -16,18 +16,20 @@ class OutOfScope:
     kind: str  # job, weather, creative, knowledge, selling, other_company, chat, vague, other_language, noise
 
 
-def filler(words: int, seed: int = 0, paragraph_words: int = 80) -> str:
+def filler(words: int, seed: int = 0, paragraph_words: int = 80, split: str = "test") -> str:
     """Write a story of at least `words` words that asks for nothing and names no team's business.
 
     Paragraphs of about `paragraph_words` words stand apart by an empty line. At most one sentence is over.
+    `split` is "test" (no synthetic ticket holds such sentences) or "fit" (those of the synthetic tickets).
     """
+    lines = content().filler[{"test": "story", "fit": "life"}[split]]
     rng = random.Random(seed)
     scene = _scene(rng)
     paragraphs: list[list[str]] = [[]]
     told: set[str] = set()
     count = 0
     while count < words:
-        line = sentence(scene.choose(content().filler["life"]))
+        line = sentence(scene.choose(lines))
         if line in told:
             continue
         told.add(line)
