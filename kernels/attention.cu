@@ -1,34 +1,36 @@
 // Attention, forward and backward, without ever storing the n x m matrix of scores.
 //
-//     out = softmax(Q K^T / sqrt(d_k) + mask) V        Q (n, d_k), K (m, d_k), V (m, d_v), for every batch and head
+//     out = softmax(Q K^T / sqrt(d_k) + mask) V      Q (n, d_k), K (m, d_k), V (m, d_v), for every batch and head
 //
 // Three kernels. In each, a block owns a run of rows, keeps them in registers, and streams all the other rows past
 // them through shared memory, a tile at a time:
 //
 //     kernel       owns       streams     writes
 //     forward      queries    K, V        out, log-sum-exp of each row; the weights (n, m) only on request
-//     backward_q   queries    K, V        dQ, and delta = sum(dOut * Out) of each row
-//     backward_kv  keys       Q, dOut     dK, dV                                     (after backward_q: it reads delta)
+//     backward_q   queries    K, V        dQ, and delta = sum(dOut * out) of each row
+//     backward_kv  keys       Q, dOut     dK, dV                                  (after backward_q: it reads delta)
 //
-// Softmax needs the largest score and the sum of a whole row; forward keeps a running pair of them and rescales what it
-// has summed so far whenever the largest score grows (Milakov and Gimelshein 2018, "Online normalizer calculation for
-// softmax"; Dao et al. 2022, "FlashAttention"). The backward kernels get each weight back as exp(score - log-sum-exp).
-// Every sum has one owner and a fixed order, no atomics: the same input gives the same bits.
+// Softmax needs the largest score and the sum of a whole row; forward keeps both as they grow and rescales what it
+// has summed so far whenever the largest score changes (Milakov and Gimelshein 2018, "Online normalizer calculation
+// for softmax"; Dao et al. 2022, "FlashAttention"). The backward kernels get each weight back as
+// exp(score - log-sum-exp). Every sum has one owner and a fixed order, no atomics: same input, same bits.
 //
-// A row of up to 16 numbers lives in one thread; longer rows are shared by LANES neighbours in a warp, who add up their
-// parts of a dot product by shuffles. A thread works on ROWS rows at once, so that each number it reads from shared
-// memory feeds ROWS multiply-adds, and on CHUNK streamed rows at a time, which keeps the sums short and exact.
+// Up to 16 numbers of a row live in one thread; longer rows are shared by LANES neighbours in a warp, who add up
+// their parts of a dot product by shuffles. A thread works on R rows at once, so that each number it reads from
+// shared memory feeds R multiply-adds, and on C streamed rows at a time, which keeps the running sums short and
+// their rounding small.
 //
-// Memory traffic, in rows of d numbers: forward reads n of Q and, for each block, m of K and V; it writes n of Out.
-// Blocks of the same head run side by side, so K and V come from device memory once and from L2 after that.
-// backward reads what forward read, Out and dOut, and writes the three gradients: O(n + m), never O(n m).
+// Memory traffic: forward reads Q once, K and V once for each block of the head, and writes out. Blocks of a head
+// run side by side, so K and V come from device memory once and from L2 after that. backward reads what forward
+// read, out and dOut, and writes the three gradients. O(n + m) numbers, never O(n m).
 //
-// Launch: a block of up to MAX_THREADS threads holds (threads / LANES) * ROWS rows; the grid has one block for each
-// such run of rows in each head. No dynamic shared memory.
+// Launch: a block of up to MAX_THREADS threads owns (threads / LANES) * R rows; the grid has a block for each such
+// run of rows in each head, in one dimension. Shared memory is static: two tiles, 33 kB at most.
 //
-// The launcher compiles this file for one TYPE (float, double, float16, bfloat16), D_K, D_V and ROWS.
+// The launcher compiles this file for a TYPE (float, double, float16, bfloat16), D_K, D_V (8, 16, 32, 64, 128) and
+// ROWS (1 where there are few rows, else 2 or 4).
 
-#ifndef EMULATOR  // the tests bring the same three things for the CPU
+#ifndef EMULATOR  // the tests bring their own for the CPU
 struct float16 { unsigned short bits; };
 __device__ inline float widen(float16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
 __device__ inline void narrow(float16& y, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
@@ -46,26 +48,27 @@ __device__ inline double widen(double x) { return x; }
 __device__ inline void narrow(float& y, float x) { y = x; }
 __device__ inline void narrow(double& y, double x) { y = x; }
 
-using T = TYPE;                              // what is stored
-using A = decltype(widen(T()));              // what is computed with: double for double, float for all others
+using T = TYPE;                  // what is stored
+using A = decltype(widen(T()));  // what is computed with: double for double, float for all others
 #define INF A(__int_as_float(0x7f800000))
 
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 constexpr int MAX_THREADS = 128;
-constexpr int LANES = larger(1, larger(D_K, D_V) / 16);  // threads that share a row
-constexpr int FORWARD_ROWS = ROWS, BACKWARD_ROWS = smaller(ROWS, 2);  // rows of a thread
-constexpr int FORWARD_CHUNK = 8, BACKWARD_CHUNK = 4;   // streamed rows that a thread works on at once
-constexpr int TILE_BYTES = (D_K + D_V) * sizeof(A);      // of one streamed row of both matrices
-constexpr int TILE = TILE_BYTES <= 256 ? 64 : TILE_BYTES <= 1024 ? 32 : 16;  // streamed rows in shared memory
+constexpr int LANES = larger(1, larger(D_K, D_V) / 16);          // threads that share a row
+constexpr int FORWARD_ROWS = ROWS, FORWARD_CHUNK = 8;            // R and C: rows of a thread, streamed rows at once
+constexpr int BACKWARD_ROWS = smaller(ROWS, 2), BACKWARD_CHUNK = 4;  // fewer: there is more to keep in registers
+constexpr int ROW_BYTES = (D_K + D_V) * sizeof(A);               // of one streamed row of both matrices
+constexpr int TILE = ROW_BYTES <= 256 ? 64 : ROW_BYTES <= 1024 ? 32 : 16;  // streamed rows in shared memory
 
-template <int D> constexpr int PART = D / LANES;               // numbers of a row of D that one thread holds,
-template <int D> constexpr int WIDTH = smaller(PART<D>, 4);    // in vectors of so many,
-template <int D> constexpr int VECTORS = PART<D> / WIDTH<D>;   // so many of them: vector i of a lane is number
-                                                               // i * LANES + lane of the row (no bank conflicts)
+// A thread holds PART numbers of a row of D, in VECTORS vectors of WIDTH: vector i of a lane is number
+// i * LANES + lane of the row, so that neighbours read neighbouring vectors.
+template <int D> constexpr int PART = D / LANES;
+template <int D> constexpr int WIDTH = smaller(PART<D>, 4);
+template <int D> constexpr int VECTORS = PART<D> / WIDTH<D>;
+
 template <typename E, int N> struct alignas(sizeof(E) * N) Vector { E x[N]; };  // moves as one load or store
-
 template <typename E, int N> __device__ const Vector<E, N>& vector_at(const E* data) {
     return *reinterpret_cast<const Vector<E, N>*>(data);
 }
@@ -78,20 +81,20 @@ struct Rows {  // (batch, heads, length, d), the last dimension contiguous; stri
 
 struct Params {
     Rows q, k, v, out, out_grad, q_grad, k_grad, v_grad;
-    const A* mask;                                             // added to the scores, or null
-    long long mask_batch, mask_head, mask_query, mask_key;     // strides, 0 where it is broadcast
-    const int* key_lengths;                                    // (batch,), or null
-    A *log_sum_exp, *delta;                                    // (batch, heads, n)
-    T *weights, *weights_grad;                                 // (batch, heads, n, m), or null
+    const A* mask;                                          // added to the scores, or null
+    long long mask_batch, mask_head, mask_query, mask_key;  // its strides, 0 where it is broadcast
+    const int* key_lengths;                                 // (batch,), or null
+    A *log_sum_exp, *delta;                                 // (batch, heads, n)
+    T *weights, *weights_grad;                              // (batch, heads, n, m), or null
     double scale;
     int heads, n, m, causal;
 };
 
-// Where this block and thread work: rows first, first + step, ... (ROWS of them) of one head, among `length`.
+// Where a thread works: rows first, first + step, ... of one head, and the run of rows that its block owns.
 struct Place {
     int batch, head, lane, first, step, block_first, block_end;
-    __device__ Place(const Params& p, int length, int rows) {
-        int rows_per_block = blockDim.x / LANES * rows;
+    __device__ Place(const Params& p, int length, int rows_per_thread) {
+        int rows_per_block = blockDim.x / LANES * rows_per_thread;
         int blocks_per_head = (length + rows_per_block - 1) / rows_per_block;
         int run = blocks_per_head - 1 - blockIdx.x % blocks_per_head;  // causal: the longest work starts first
         batch = blockIdx.x / blocks_per_head / p.heads;
@@ -103,7 +106,9 @@ struct Place {
         first = block_first + threadIdx.x / LANES;
     }
     __device__ int row(int r) const { return first + r * step; }
-    __device__ long long matrix_row(const Params& p, int i) const { return ((long long)batch * p.heads + head) * p.n + i; }
+    __device__ long long query(const Params& p, int i) const {  // its place in (batch, heads, n)
+        return ((long long)batch * p.heads + head) * p.n + i;
+    }
 };
 
 __device__ int readable_keys(const Params& p, int batch) {
@@ -118,7 +123,12 @@ __device__ A masked(const Params& p, const Place& at, A dot, int i, int j, int k
     return score;
 }
 
-// This thread's part of a row, times `factor`, to and from device memory.
+// The gradient that a weight gets from outside, where the weights were asked for and used.
+__device__ A own_grad(const Params& p, const Place& at, int i, int j) {
+    return p.weights_grad && i < p.n && j < p.m ? widen(p.weights_grad[at.query(p, i) * p.m + j]) : A(0);
+}
+
+// This thread's part of a row, from device memory and, times `factor`, to it.
 template <int D> __device__ void load_part(A (&part)[PART<D>], const T* row, int lane) {
     for (int i = 0; i < VECTORS<D>; i++) {
         Vector<T, WIDTH<D>> vector = vector_at<T, WIDTH<D>>(row + (i * LANES + lane) * WIDTH<D>);
@@ -133,8 +143,9 @@ template <int D> __device__ void store_part(T* row, const A (&part)[PART<D>], A 
     }
 }
 
-// The whole block copies rows first .. first + TILE - 1 into shared memory, 16 bytes a thread; zeros from `end` on.
-template <int D> __device__ void load_tile(A (&tile)[TILE][D], const Rows& rows, const Place& at, int first, int end) {
+// The block copies rows first, first + 1, ... to shared memory, 16 bytes a thread; zeros from row `end` on.
+template <int D>
+__device__ void load_tile(A (&tile)[TILE][D], const Rows& rows, const Place& at, int first, int end) {
     constexpr int PACK = 16 / sizeof(T);
     for (int i = threadIdx.x; i < TILE * D / PACK; i += blockDim.x) {
         int row = i / (D / PACK), column = i % (D / PACK) * PACK;
@@ -156,7 +167,7 @@ __device__ void dot(A (&dots)[R][C], const A (&rows)[R][PART<D>], const A (&tile
     for (int c = 0; c < C; c++) {
         for (int r = 0; r < R; r++) dots[r][c] = 0;
         for (int i = 0; i < VECTORS<D>; i++) {
-            Vector<A, WIDTH<D>> other = vector_at<A, WIDTH<D>>(&tile[first + c][(i * LANES + lane) * WIDTH<D>]);
+            auto other = vector_at<A, WIDTH<D>>(&tile[first + c][(i * LANES + lane) * WIDTH<D>]);
             for (int r = 0; r < R; r++)
                 for (int e = 0; e < WIDTH<D>; e++) dots[r][c] += rows[r][i * WIDTH<D> + e] * other.x[e];
         }
@@ -172,7 +183,7 @@ __device__ void accumulate(A (&sums)[R][PART<D>], const A (&keep)[R], const A (&
     for (int i = 0; i < VECTORS<D>; i++) {
         A chunk[R][WIDTH<D>] = {};
         for (int c = 0; c < C; c++) {
-            Vector<A, WIDTH<D>> other = vector_at<A, WIDTH<D>>(&tile[first + c][(i * LANES + lane) * WIDTH<D>]);
+            auto other = vector_at<A, WIDTH<D>>(&tile[first + c][(i * LANES + lane) * WIDTH<D>]);
             for (int r = 0; r < R; r++)
                 for (int e = 0; e < WIDTH<D>; e++) chunk[r][e] += weights[r][c] * other.x[e];
         }
@@ -185,16 +196,17 @@ __device__ void accumulate(A (&sums)[R][PART<D>], const A (&keep)[R], const A (&
 }
 
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_forward(const Params p) {
+    constexpr int R = FORWARD_ROWS, C = FORWARD_CHUNK;
     __shared__ __align__(32) A keys[TILE][D_K];
     __shared__ __align__(32) A values[TILE][D_V];
-    const Place at(p, p.n, FORWARD_ROWS);
+    const Place at(p, p.n, R);
     const int key_count = readable_keys(p, at.batch);
-    const int end = p.causal ? smaller(key_count, at.block_end) : key_count;  // no row of this block reads further
+    const int end = p.causal ? smaller(key_count, at.block_end) : key_count;  // no row of the block reads on
 
-    A q[FORWARD_ROWS][PART<D_K>] = {}, sums[FORWARD_ROWS][PART<D_V>] = {}, dots[FORWARD_ROWS][FORWARD_CHUNK], keep[FORWARD_ROWS];
-    A top[FORWARD_ROWS], total[FORWARD_ROWS] = {};  // of each row: the largest score so far, and the sum of exp(score - top)
+    A q[R][PART<D_K>] = {}, sums[R][PART<D_V>] = {}, dots[R][C], keep[R];
+    A top[R], total[R] = {};  // of each row, so far: the largest score, and the sum of exp(score - top)
 #pragma unroll
-    for (int r = 0; r < FORWARD_ROWS; r++) {
+    for (int r = 0; r < R; r++) {
         top[r] = -INF;
         if (at.row(r) < p.n) load_part<D_K>(q[r], p.q.at(at.batch, at.head, at.row(r)), at.lane);
     }
@@ -205,32 +217,32 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_forward(c
         load_tile<D_V>(values, p.v, at, start, end);
         __syncthreads();
 #pragma unroll 1
-        for (int c0 = 0; c0 < TILE && start + c0 < end; c0 += FORWARD_CHUNK) {
+        for (int c0 = 0; c0 < TILE && start + c0 < end; c0 += C) {
             dot<D_K>(dots, q, keys, c0, at.lane);
 #pragma unroll
-            for (int r = 0; r < FORWARD_ROWS; r++) {
+            for (int r = 0; r < R; r++) {
                 A old_top = top[r], sum = 0;
-                for (int c = 0; c < FORWARD_CHUNK; c++) {
+                for (int c = 0; c < C; c++) {
                     dots[r][c] = masked(p, at, dots[r][c], at.row(r), start + c0 + c, end);
                     top[r] = dots[r][c] > top[r] ? dots[r][c] : top[r];
                 }
-                A base = top[r] == -INF ? 0 : top[r];  // nothing readable yet: every exp below is exp(-inf) = 0
+                A base = top[r] == -INF ? 0 : top[r];  // nothing readable yet: each exp below is exp(-inf) = 0
                 keep[r] = exp(old_top - base);
-                for (int c = 0; c < FORWARD_CHUNK; c++) sum += dots[r][c] = exp(dots[r][c] - base);
+                for (int c = 0; c < C; c++) sum += dots[r][c] = exp(dots[r][c] - base);
                 total[r] = total[r] * keep[r] + sum;
             }
             accumulate<D_V>(sums, keep, dots, values, c0, at.lane);
         }
     }
 
-    A inverse[FORWARD_ROWS];
+    A inverse[R];
 #pragma unroll
-    for (int r = 0; r < FORWARD_ROWS; r++) {
+    for (int r = 0; r < R; r++) {
         inverse[r] = total[r] == 0 ? 0 : 1 / total[r];  // 0 for a row that may read nothing; a NaN stays a NaN
         if (at.row(r) >= p.n) continue;
         store_part<D_V>(p.out.at(at.batch, at.head, at.row(r)), sums[r], inverse[r], at.lane);
-        // +inf for a row that read nothing, so that the backward kernels get exp(score - inf) = 0 for its weights.
-        if (at.lane == 0) p.log_sum_exp[at.matrix_row(p, at.row(r))] = total[r] == 0 ? INF : top[r] + log(total[r]);
+        // +inf for a row that read nothing: the backward kernels then get exp(score - inf) = 0 for its weights.
+        if (at.lane == 0) p.log_sum_exp[at.query(p, at.row(r))] = total[r] == 0 ? INF : top[r] + log(total[r]);
     }
 
     // On request, once more over the keys, now that top and total are known: the softmax rows themselves.
@@ -239,16 +251,16 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_forward(c
         load_tile<D_K>(keys, p.k, at, start, end);
         __syncthreads();
 #pragma unroll 1
-        for (int c0 = 0; c0 < TILE && start + c0 < p.m; c0 += FORWARD_CHUNK) {
+        for (int c0 = 0; c0 < TILE && start + c0 < p.m; c0 += C) {
             dot<D_K>(dots, q, keys, c0, at.lane);
 #pragma unroll
-            for (int r = 0; r < FORWARD_ROWS; r++)
-                for (int c = 0; c < FORWARD_CHUNK; c++) {
+            for (int r = 0; r < R; r++)
+                for (int c = 0; c < C; c++) {
                     int i = at.row(r), j = start + c0 + c;
                     if (c % LANES != at.lane || i >= p.n || j >= p.m) continue;
                     A score = masked(p, at, dots[r][c], i, j, end);
                     A weight = score == -INF ? 0 : exp(score - top[r]) * inverse[r];
-                    narrow(p.weights[at.matrix_row(p, i) * p.m + j], weight);
+                    narrow(p.weights[at.query(p, i) * p.m + j], weight);
                 }
         }
     }
@@ -258,16 +270,17 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_forward(c
 //     delta = sum_j P dP,   dS = P (dP - delta),   dQ = dS K / sqrt(d_k),   dK = dS^T Q / sqrt(d_k),   dV = P^T dOut
 
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_q(const Params p) {
+    constexpr int R = BACKWARD_ROWS, C = BACKWARD_CHUNK;
     __shared__ __align__(32) A keys[TILE][D_K];
     __shared__ __align__(32) A values[TILE][D_V];
-    const Place at(p, p.n, BACKWARD_ROWS);
+    const Place at(p, p.n, R);
     const int key_count = readable_keys(p, at.batch);
     const int end = p.causal ? smaller(key_count, at.block_end) : key_count;
 
-    A q[BACKWARD_ROWS][PART<D_K>] = {}, out_grad[BACKWARD_ROWS][PART<D_V>] = {}, q_grad[BACKWARD_ROWS][PART<D_K>] = {};
-    A dots[BACKWARD_ROWS][BACKWARD_CHUNK], out_grad_dots[BACKWARD_ROWS][BACKWARD_CHUNK], log_sum_exp[BACKWARD_ROWS], delta[BACKWARD_ROWS], keep[BACKWARD_ROWS];
+    A q[R][PART<D_K>] = {}, out_grad[R][PART<D_V>] = {}, q_grad[R][PART<D_K>] = {};
+    A dots[R][C], out_grad_dots[R][C], log_sum_exp[R], delta[R], keep[R];  // keep: nothing to rescale here, 1
 #pragma unroll
-    for (int r = 0; r < BACKWARD_ROWS; r++) {
+    for (int r = 0; r < R; r++) {
         const int i = at.row(r);
         A product = 0;
         log_sum_exp[r] = INF;
@@ -278,13 +291,12 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
             load_part<D_V>(out_grad[r], p.out_grad.at(at.batch, at.head, i), at.lane);
             load_part<D_V>(out, p.out.at(at.batch, at.head, i), at.lane);
             for (int e = 0; e < PART<D_V>; e++) product += out[e] * out_grad[r][e];
-            const long long row = at.matrix_row(p, i);
             for (int j = at.lane; p.weights_grad && j < p.m; j += LANES)
-                product += widen(p.weights[row * p.m + j]) * widen(p.weights_grad[row * p.m + j]);
-            log_sum_exp[r] = p.log_sum_exp[row];
+                product += widen(p.weights[at.query(p, i) * p.m + j]) * own_grad(p, at, i, j);
+            log_sum_exp[r] = p.log_sum_exp[at.query(p, i)];
         }
         delta[r] = sum_over_lanes(product);
-        if (i < p.n && at.lane == 0) p.delta[at.matrix_row(p, i)] = delta[r];
+        if (i < p.n && at.lane == 0) p.delta[at.query(p, i)] = delta[r];
     }
 
     for (int start = 0; start < end; start += TILE) {
@@ -293,42 +305,42 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
         load_tile<D_V>(values, p.v, at, start, end);
         __syncthreads();
 #pragma unroll 1
-        for (int c0 = 0; c0 < TILE && start + c0 < end; c0 += BACKWARD_CHUNK) {
+        for (int c0 = 0; c0 < TILE && start + c0 < end; c0 += C) {
             dot<D_K>(dots, q, keys, c0, at.lane);
             dot<D_V>(out_grad_dots, out_grad, values, c0, at.lane);
 #pragma unroll
-            for (int r = 0; r < BACKWARD_ROWS; r++)
-                for (int c = 0; c < BACKWARD_CHUNK; c++) {
+            for (int r = 0; r < R; r++)
+                for (int c = 0; c < C; c++) {
                     int i = at.row(r), j = start + c0 + c;
                     A weight = exp(masked(p, at, dots[r][c], i, j, end) - log_sum_exp[r]);
-                    A weight_grad = out_grad_dots[r][c];
-                    if (p.weights_grad && i < p.n && j < p.m)
-                        weight_grad += widen(p.weights_grad[at.matrix_row(p, i) * p.m + j]);
+                    A weight_grad = out_grad_dots[r][c] + own_grad(p, at, i, j);
                     dots[r][c] = weight * (weight_grad - delta[r]);
                 }
-            __syncwarp();
+            __syncwarp();  // or the compiler keeps the tile in registers from one use to the next, and spills
             accumulate<D_K>(q_grad, keep, dots, keys, c0, at.lane);
         }
     }
 #pragma unroll
-    for (int r = 0; r < BACKWARD_ROWS; r++)
+    for (int r = 0; r < R; r++)
         if (at.row(r) < p.n)
             store_part<D_K>(p.q_grad.at(at.batch, at.head, at.row(r)), q_grad[r], A(p.scale), at.lane);
 }
 
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_kv(const Params p) {
+    constexpr int R = BACKWARD_ROWS, C = BACKWARD_CHUNK;
     __shared__ __align__(32) A queries[TILE][D_K];
     __shared__ __align__(32) A out_grads[TILE][D_V];
     __shared__ A log_sum_exp[TILE], delta[TILE];
-    const Place at(p, p.m, BACKWARD_ROWS);
+    const Place at(p, p.m, R);
     const int key_count = readable_keys(p, at.batch);
-    const int end = at.block_first < key_count ? p.n : 0;                           // all padding: nobody reads it
     const int begin = p.causal ? at.block_first / TILE * TILE : 0;  // earlier queries do not see these keys
+    const int end = at.block_first < key_count ? p.n : 0;           // padding only: nobody reads it
 
-    A k[BACKWARD_ROWS][PART<D_K>] = {}, v[BACKWARD_ROWS][PART<D_V>] = {}, k_grad[BACKWARD_ROWS][PART<D_K>] = {}, v_grad[BACKWARD_ROWS][PART<D_V>] = {};
-    A dots[BACKWARD_ROWS][BACKWARD_CHUNK], out_grad_dots[BACKWARD_ROWS][BACKWARD_CHUNK], keep[BACKWARD_ROWS];
+    A k[R][PART<D_K>] = {}, v[R][PART<D_V>] = {};
+    A k_grad[R][PART<D_K>] = {}, v_grad[R][PART<D_V>] = {};
+    A dots[R][C], out_grad_dots[R][C], keep[R];
 #pragma unroll
-    for (int r = 0; r < BACKWARD_ROWS; r++) {
+    for (int r = 0; r < R; r++) {
         keep[r] = 1;
         if (at.row(r) >= key_count) continue;  // padding stays zero, whatever lies there
         load_part<D_K>(k[r], p.k.at(at.batch, at.head, at.row(r)), at.lane);
@@ -341,22 +353,20 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
         load_tile<D_V>(out_grads, p.out_grad, at, start, end);
         for (int i = threadIdx.x; i < TILE; i += blockDim.x) {
             const bool inside = start + i < end;
-            log_sum_exp[i] = inside ? p.log_sum_exp[at.matrix_row(p, start + i)] : INF;
-            delta[i] = inside ? p.delta[at.matrix_row(p, start + i)] : 0;
+            log_sum_exp[i] = inside ? p.log_sum_exp[at.query(p, start + i)] : INF;
+            delta[i] = inside ? p.delta[at.query(p, start + i)] : 0;
         }
         __syncthreads();
 #pragma unroll 1
-        for (int c0 = 0; c0 < TILE && start + c0 < end; c0 += BACKWARD_CHUNK) {
+        for (int c0 = 0; c0 < TILE && start + c0 < end; c0 += C) {
             dot<D_K>(dots, k, queries, c0, at.lane);
             dot<D_V>(out_grad_dots, v, out_grads, c0, at.lane);
 #pragma unroll
-            for (int r = 0; r < BACKWARD_ROWS; r++)
-                for (int c = 0; c < BACKWARD_CHUNK; c++) {
+            for (int r = 0; r < R; r++)
+                for (int c = 0; c < C; c++) {
                     int i = start + c0 + c, j = at.row(r);
                     A weight = exp(masked(p, at, dots[r][c], i, j, key_count) - log_sum_exp[c0 + c]);
-                    A weight_grad = out_grad_dots[r][c];
-                    if (p.weights_grad && i < p.n && j < p.m)
-                        weight_grad += widen(p.weights_grad[at.matrix_row(p, i) * p.m + j]);
+                    A weight_grad = out_grad_dots[r][c] + own_grad(p, at, i, j);
                     dots[r][c] = weight;
                     out_grad_dots[r][c] = weight * (weight_grad - delta[c0 + c]);
                 }
@@ -366,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
         }
     }
 #pragma unroll
-    for (int r = 0; r < BACKWARD_ROWS; r++) {
+    for (int r = 0; r < R; r++) {
         if (at.row(r) >= p.m) continue;
         store_part<D_K>(p.k_grad.at(at.batch, at.head, at.row(r)), k_grad[r], A(p.scale), at.lane);
         store_part<D_V>(p.v_grad.at(at.batch, at.head, at.row(r)), v_grad[r], 1, at.lane);

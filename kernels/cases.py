@@ -69,8 +69,8 @@ class Inputs:
 RESULTS = ("out", "weights", "q_grad", "k_grad", "v_grad")
 
 
-def draw(case: Case, seed: int, spread: float = 1.0) -> Inputs:
-    """Standard normal inputs in the case's layout; queries times `spread`."""
+def draw(case: Case, seed: int) -> Inputs:
+    """Standard normal inputs in the case's layout."""
     g = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int, dtype: torch.dtype = case.dtype) -> Tensor:
@@ -100,7 +100,7 @@ def draw(case: Case, seed: int, spread: float = 1.0) -> Inputs:
         lengths[0] = least if case.lengths == "with 0" else m
     out_grad = laid_out(normal(b, h, n, case.d_v), case.layout)
     weights_grad = normal(b, h, n, m) if case.weights else None
-    return Inputs(q * spread, k, v, mask, lengths, out_grad, weights_grad)
+    return Inputs(q, k, v, mask, lengths, out_grad, weights_grad)
 
 
 def laid_out(x: Tensor, layout: str) -> Tensor:

@@ -65,13 +65,13 @@ MUTATIONS = [
     Mutation("add the mask of another head", "at.head * p.mask_head", "(p.heads - 1 - at.head) * p.mask_head"),
     Mutation("add the mask of another query", "i * p.mask_query", "(p.n - 1 - i) * p.mask_query"),
     Mutation("forget the rows' mean gradient", "dots[r][c] = weight * (weight_grad - delta[r]);", "dots[r][c] = weight * weight_grad;"),
-    Mutation("leave the weights' own gradient out of delta", "product += widen(p.weights[row", "product += 0 * widen(p.weights[row"),
+    Mutation("leave the weights' own gradient out of delta", "product += widen(p.weights[", "product += 0 * widen(p.weights["),
     Mutation("backward_kv: start a tile too late", "at.block_first / TILE * TILE", "at.block_first / TILE * TILE + TILE"),
     Mutation("forward: stop a row too early", "smaller(key_count, at.block_end)", "smaller(key_count, at.block_end - 1)"),
     Mutation("start a sum without setting it to 0", "dots[r][c] = 0;", ";"),
     Mutation("two threads work on the same row", "first = block_first + threadIdx.x / LANES", "first = block_first + threadIdx.x / LANES / 2"),
     Mutation("cut bfloat16 off instead of rounding it", "(bits + 0x7fff + (bits >> 16 & 1)) >> 16", "bits >> 16"),
-    Mutation("take another head's log-sum-exp", "((long long)batch * p.heads + head) * p.n", "((long long)batch * p.heads + p.heads - 1 - head) * p.n", 0),
+    Mutation("take the sums and weights of another head", "((long long)batch * p.heads + head) * p.n", "((long long)batch * p.heads + p.heads - 1 - head) * p.n"),
 ]  # fmt: skip
 
 # Few cases and few variants to compile: a mutant that these do not catch shows a hole in them.

@@ -31,7 +31,7 @@ def broken(folder: pathlib.Path, old: str, new: str, occurrence: int = 0) -> pat
         ("&tile[first + c]", "&tile[TILE]", "index .* is outside its array"),
         ("p.q.at(at.batch, at.head, at.row(r)), at.lane)", "p.q.data - 8, at.lane)", "touches byte -"),
         ("store_part<D_V>(p.out.at", "store_part<D_V>(p.v.at", "is read-only"),
-        ("p.log_sum_exp[at.matrix_row(p, at.row(r))] =", "A unused =", "NaN"),
+        ("p.log_sum_exp[at.query(p, at.row(r))] =", "A unused =", "NaN"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: pathlib.Path, old: str, new: str, message: str) -> None:
