@@ -82,6 +82,7 @@ sys.exit(code)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_200_000_tickets_fit_into_two_gigabytes(tmp_path):
     data = write_csv(tmp_path / "t.csv", ticket_rows(200_000))
     command = [sys.executable, "-c", PEAK_OF_200_000, "--data", str(data), "--out", str(tmp_path / "o")]
