@@ -229,6 +229,17 @@ def test_the_table_of_suspects_lies_beside_the_bundle(reported):
     assert not any(line["text"] for line in without)
 
 
+def test_the_shipped_bundle_gives_no_ticket_away(larkfield, shipped_bundle):
+    """Every file but the graph, against the first words of every ticket that is longer than a greeting."""
+    names = ["config.json", "MODEL_CARD.md", "tokenizer.json", "report.json", "report.html"]
+    shipped = [
+        unescape((shipped_bundle / name).read_text()) for name in names if (shipped_bundle / name).exists()
+    ]
+    openings = {row["text"][:60] for rows in larkfield.values() for row in rows if len(row["text"]) >= 60}
+    assert len(openings) > 4_000
+    assert not [opening for opening in openings if any(opening in content for content in shipped)]
+
+
 def test_ticket_text_cannot_break_the_page(tmp_path):
     rows = ticket_rows(90)
     for row in rows:
