@@ -32,6 +32,7 @@ class Protocol(HttpToolsProtocol):
         self._in_headers = True
         self._in_message = False
         self._streaming = False
+        self._leaving = False
         self._header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -55,7 +56,7 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._leaving:
             return
         if self._in_headers:
             self._header_bytes += len(data)
@@ -94,6 +95,20 @@ class Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_message = False
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Answered before the body was there (a wrong key, say): the rest is not worth waiting for.
+
+        Closing at once would make the kernel reset the connection, and the answer could be lost with it.
+        """
+        super().on_response_complete()
+        if self._in_message and not self._in_headers and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._leaving = True
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self._disarm()
+            self._arm(_LAST_SECONDS)
 
     def pause_writing(self) -> None:
         super().pause_writing()
