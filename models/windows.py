@@ -1,8 +1,10 @@
-"""Tickets of any length: read in overlapping windows, answered by the window that is surest of a team.
+"""Tickets of any length: read in overlapping windows, answered by the window that stands out most for a team.
 
 A request of ten words in a story of two thousand would drown in the mean over all of them. So a ticket that
 is longer than the window is cut into windows that overlap by half; each is scored as a ticket of its own,
-and the one with the largest logit speaks for the ticket. A ticket that fits is one window: nothing changes.
+and the one with the largest logit speaks for the ticket. Where there are many windows most are story, and
+what a story happens to give each team, the median over its windows, is taken off first. A ticket that fits
+is one window: nothing changes.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+MANY = 5  # windows, from which most are taken to be story
 MOST_ROWS = 64  # windows in one run of the graph: bounds its memory
 
 
@@ -26,9 +29,17 @@ def windows(tokens: int, window: int) -> list[tuple[int, int]]:
     return [(start, start + window) for start in starts]
 
 
-def strongest(logits: np.ndarray) -> int:
-    """Which of (windows, teams) logits speaks for the ticket: the one with the largest."""
-    return int(np.argmax(logits.max(axis=1)))
+def spokesman(logits: np.ndarray) -> tuple[int, np.ndarray]:
+    """Which of (windows, teams) logits speaks for the ticket, and the ticket's logits (teams,).
+
+    Of many windows the median is taken off each team, less its mean over the teams, so that the size of
+    the logits stays what it was.
+    """
+    if len(logits) >= MANY:
+        background = np.median(logits, axis=0)
+        logits = logits - (background - background.mean())
+    chosen = int(np.argmax(logits.max(axis=1)))
+    return chosen, logits[chosen]
 
 
 def read_windows(
@@ -47,7 +58,11 @@ def read_windows(
         line[: end - start] = input_ids[row, start:end]
     scored = np.concatenate([run(rows[at : at + MOST_ROWS]) for at in range(0, len(rows), MOST_ROWS)])
     owner = np.array([row for row, _, _ in pieces])
-    chosen = [
-        int(np.flatnonzero(owner == row)[strongest(scored[owner == row])]) for row in range(len(lengths))
-    ]
-    return scored[chosen], [pieces[piece][1:] for piece in chosen]
+    logits: list[np.ndarray] = []
+    chosen: list[tuple[int, int]] = []
+    for row in range(len(lengths)):
+        own = np.flatnonzero(owner == row)
+        which, ticket = spokesman(scored[own])
+        logits.append(ticket)
+        chosen.append(pieces[int(own[which])][1:])
+    return np.stack(logits).astype(np.float32), chosen

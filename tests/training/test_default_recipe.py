@@ -16,7 +16,7 @@ import training.train as train_command
 from models.bundle import load_bundle, quiet_options
 from models.network import PAIR, REACH, Network, NetworkConfig, bigram_rows
 from models.tokenizer import Tokenizer, build_word_tokenizer, with_more_words
-from models.windows import read_windows, windows
+from models.windows import read_windows, spokesman, windows
 from training import learn
 from training.batches import TokenIds
 from training.data import load_dataset
@@ -166,12 +166,23 @@ def test_the_surest_window_speaks_and_short_tickets_are_read_whole():
     batch[0], batch[1, :5] = long, short
     logits, chosen = read_windows(run, batch, 20)
     assert chosen[0][0] <= 650 < 660 <= chosen[0][1]
-    assert logits[0, 1] == pytest.approx(0.5)
+    assert logits[0].argmax() == 1
     assert chosen[1] == (0, 5)
     assert max(rows * tokens for rows, tokens in shapes) <= 64 * 20
     assert read_windows(run, batch[1:, :5], 20)[1] == [(0, 5)]
     assert shapes[-1] == (1, 5)
     assert read_windows(run, batch, 0)[1] == [(0, 700), (0, 5)]
+
+
+def test_what_most_windows_say_is_background():
+    story, request = [0.0, 2.0, 0.1], [1.4, 1.9, 0.0]
+    which, logits = spokesman(np.array([story] * 8 + [request] + [story] * 8, np.float32))
+    assert which == 8
+    assert logits.argmax() == 0
+    assert logits.sum() == pytest.approx(sum(request), abs=1e-6)
+    few = np.array([story, request, story], np.float32)
+    assert spokesman(few)[0] == 0
+    np.testing.assert_array_equal(spokesman(few)[1], few[0])
 
 
 # ---------------------------------------------------------------------------------------------- learning
