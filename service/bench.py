@@ -114,6 +114,11 @@ def wrk(port: int, script: Path, connections: int, seconds: float, cpu: str | No
     command = [*pin, "wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"]
     command += ["--timeout", "20s", "-s", str(script), f"http://127.0.0.1:{port}/route"]
     out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 60).stdout
+    return read_wrk(out)
+
+
+def read_wrk(out: str) -> Run:
+    """What wrk printed, as figures."""
     found = {
         key: float(v) * _UNITS[unit] for key, v, unit in re.findall(r"(50|99)%\s+([\d.]+)(us|ms|s)", out)
     }
