@@ -3,37 +3,42 @@
 `fit` writes down, from training and validation tickets, what is usual; `objections` compares one ticket
 with that. Four things speak against leaving a ticket to the router, each for a reason a person can check:
 
-- `out_of_scope`: no team gets a large logit (Hendrycks et al., 2022, maximum logit score), or many words
-  together tell the teams less apart than those of nearly any ticket;
-- `mostly_unknown_words`: most of its words stand in no training ticket;
 - `unknown_language`: its script, or the short words that hold it together, are of a language that the
   training tickets are not in;
-- `too_short`: a few words, none of which tells the teams apart.
+- `mostly_unknown_words`: most of its words stand in no training ticket;
+- `too_short`: a few words, which hardly tell the teams apart;
+- `out_of_scope`: no team gets a large logit (Hendrycks et al., 2022), its words hardly tell the teams apart,
+  and they are rare in training tickets: each of the three is compared with the validation tickets, and the
+  tail probabilities are multiplied (Fisher's method), so that no one of them decides alone.
+
+Telling and rarity see through one typing error in a word; a language and unknown words are told as written.
 """
 
 from __future__ import annotations
 
 import base64
+import math
 import re
 import unicodedata
-import zlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.languages import languages_of_words, script
+from models.languages import FUNCTION_WORDS, languages_of_words, script
 
 Reason = Literal["low_confidence", "out_of_scope", "mostly_unknown_words", "too_short", "unknown_language"]
 
 MOST_WORDS_KEPT = 30_000
-TELLING_STEPS = 32  # per nat
+MOST_WORDS_MISTYPED = 5_000  # of the commonest words a typing error is recognized
+POINTS_KEPT = 512  # of the distribution of each measure
 SHORT = 8  # words
-_ENTRY = np.dtype([("hash", "<u4"), ("telling", "u1")])
+_STEPS = {"telling": 32, "rarity": 16}  # per nat
 _WORD = re.compile(r"[^\W\d_]{2,}+")
 _ASCII_WORD = re.compile(r"[a-z]{2,}+")  # the same, found in half the time
 
@@ -41,59 +46,125 @@ _ASCII_WORD = re.compile(r"[a-z]{2,}+")  # the same, found in half the time
 class Scope(BaseModel):
     """What is usual; as made by default, nothing is known and no ticket is objected to.
 
-    `max_logit`: the largest logit that a ticket must reach. `most_unknown`: the share of words that may be
-    unknown. `least_telling`: nats, summed over the words of a ticket; a third is enough for a short one.
-    `words`: base64 of one little-endian uint32 (CRC-32 of a word) and one uint8 (1/32 nat) for each known
-    word. `languages`, `scripts`: those of the training tickets.
+    `words`: those of at least two training tickets, the commonest first; `telling` and `rarity`: base64 of
+    one byte for each of them, in 1/32 and 1/16 nat. `rarest`: nats, of an unknown word. `languages` and
+    `scripts`: those of the training tickets. `usual`: for the largest logit, telling and rarity (negated),
+    values of validation tickets in rising order. `least_usual`: the log of the product of the tail
+    probabilities that a ticket must reach. `most_unknown`: the share of words that may be unknown.
+    `least_telling`: nats, summed over the words, that a short ticket must reach.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    max_logit: float | None = None
-    most_unknown: Annotated[float, Field(ge=0, le=1)] = 1.0
-    least_telling: Annotated[float, Field(ge=0)] = 0.0
+    words: str = ""
+    telling: str = ""
+    rarity: str = ""
+    rarest: float = 0.0
     languages: list[str] = []
     scripts: list[str] = []
-    words: str = ""
+    usual: Annotated[list[list[float]], Field(max_length=3)] = []
+    least_usual: float | None = None
+    most_unknown: Annotated[float, Field(ge=0, le=1)] = 1.0
+    least_telling: Annotated[float, Field(ge=0)] = 0.0
 
-    @field_validator("words")
-    @classmethod
-    def _is_a_table(cls, words: str) -> str:
-        np.frombuffer(base64.b64decode(words, validate=True), _ENTRY)  # ValueError where it is none
-        return words
+    @model_validator(mode="after")
+    def _has_figures_for_each_word(self) -> Self:
+        count = len(self.words.split())
+        if not len(_bytes(self.telling)) == len(_bytes(self.rarity)) == count:
+            raise ValueError("telling and rarity must have one byte for each of words")
+        if self.least_usual is not None and (len(self.usual) != 3 or not all(self.usual)):
+            raise ValueError("usual must have values of three measures")
+        return self
 
 
-class _Telling(dict[str, float | None]):
-    """`Scope.words` by word; remembers the words that it was asked for, up to a limit."""
+class Word(NamedTuple):
+    """One word: nats about the team, nats of rarity (None: not counted), whether it is known as written."""
+
+    telling: float
+    rarity: float | None
+    known: bool
+
+
+class _Words(dict[str, Word]):
+    """The words of a scope; remembers those that it was asked for, up to a limit."""
 
     MOST_REMEMBERED = 50_000
 
-    def __init__(self, words: str) -> None:
-        table = np.frombuffer(base64.b64decode(words), _ENTRY)
-        nats = (table["telling"] / TELLING_STEPS).tolist()
-        self.by_hash: dict[int, float] = dict(zip(table["hash"].tolist(), nats, strict=True))
+    def __init__(
+        self, words: str, telling: str, rarity: str, rarest: float, languages: tuple[str, ...]
+    ) -> None:
+        listed = words.split()
+        holding_together = {word for name in languages for word in FUNCTION_WORDS[name].split()}
+        nats = (
+            (_bytes(text) / step).tolist()
+            for text, step in zip((telling, rarity), _STEPS.values(), strict=True)
+        )
+        self.listed = {
+            word: Word(told, None if word in holding_together else rare, True)
+            for word, told, rare in zip(listed, *nats, strict=True)
+        }
+        self.unknown = Word(0.0, rarest, False)
+        self.mistyped = {
+            left: word
+            for word in reversed(listed[:MOST_WORDS_MISTYPED])
+            if len(word) >= 4
+            for left in _without_a_letter(word)
+        }
 
-    def __missing__(self, word: str) -> float | None:
+    def __missing__(self, word: str) -> Word:
         if len(self) >= self.MOST_REMEMBERED:
             self.clear()
-        nats = self[word] = self.by_hash.get(zlib.crc32(word.encode()))
-        return nats
+        found = self[word] = self.listed.get(word) or self._meant(word)
+        return found
+
+    def _meant(self, word: str) -> Word:
+        """The commonest known word that is one typing error away: a letter more, less, other or swapped."""
+        if len(word) < 4:
+            return self.unknown
+        shorter = _without_a_letter(word)
+        meant = [
+            self.mistyped.get(word),
+            *(left for left in shorter if left in self.listed and len(left) >= 4),
+        ]
+        meant += [self.mistyped.get(left) for left in shorter]
+        for candidate in meant:
+            if candidate:
+                return self.listed[candidate]._replace(known=False)
+        return self.unknown
+
+
+def _without_a_letter(word: str) -> list[str]:
+    return [word[:at] + word[at + 1 :] for at in range(len(word))]
+
+
+def _bytes(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
 
 
 @lru_cache(maxsize=8)
-def telling_words(words: str) -> _Telling:
-    """`Scope.words` as a mapping: nats that each word says about the team, None for an unknown word."""
-    return _Telling(words)
+def _words(words: str, telling: str, rarity: str, rarest: float, languages: tuple[str, ...]) -> _Words:
+    return _Words(words, telling, rarity, rarest, languages)
+
+
+def known_words(scope: Scope) -> _Words:
+    """What the scope knows of any word."""
+    return _words(scope.words, scope.telling, scope.rarity, scope.rarest, tuple(scope.languages))
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one ticket's words say: their number, how many are unknown, what they tell, whose they are."""
+    """What one ticket's words say.
+
+    `words` is their number and `unknown` how many of them stand in fewer than two training tickets;
+    `telling`, in nats, adds up over the words, `rarity` is the mean over those that carry the meaning;
+    `foreign` is a language or script.
+    """
 
     words: int
     unknown: int
     telling: float
-    foreign: str | None  # a language or script
+    rarity: float
+    foreign: str | None
 
     @property
     def unknown_share(self) -> float:
@@ -101,37 +172,49 @@ class Reading:
 
 
 def objections(text: str, logits: np.ndarray, scope: Scope) -> list[Reason]:
-    """The reasons against routing a ticket, from its text and logits (teams,)."""
-    reasons: list[Reason] = []
-    if scope.max_logit is not None and float(logits.max()) < scope.max_logit:
-        reasons.append("out_of_scope")
-    if scope.words:
-        reasons += [r for r in _objections_to_words(read(text, scope), scope) if r not in reasons]
-    return reasons
+    """The reason against routing a ticket, from its text and logits (teams,): none or one.
 
-
-def _objections_to_words(ticket: Reading, scope: Scope) -> list[Reason]:
-    """At most one: each of these reasons would often bring the next one with it."""
+    One, because each would often bring the next one with it: a foreign ticket is out of scope, too.
+    """
+    if not scope.words:
+        return []
+    ticket = read(text, scope)
     if ticket.foreign:
         return ["unknown_language"]
     if ticket.unknown_share > scope.most_unknown:
         return ["mostly_unknown_words"]
-    if ticket.words == 0 or (ticket.words <= SHORT and ticket.telling < scope.least_telling / 3):
+    if ticket.words == 0 or (ticket.words <= SHORT and ticket.telling < scope.least_telling):
         return ["too_short"]
-    if ticket.words > SHORT and ticket.telling < scope.least_telling:
+    if scope.least_usual is not None and usualness(ticket, float(logits.max()), scope) < scope.least_usual:
         return ["out_of_scope"]
     return []
+
+
+def usualness(ticket: Reading, largest_logit: float, scope: Scope) -> float:
+    """log P(a validation ticket's logit is no larger) + the same for telling and for rarity."""
+    measures = (largest_logit, ticket.telling, -ticket.rarity)
+    return sum(
+        [
+            math.log((bisect_right(values, measure) + 0.5) / (len(values) + 1))
+            for values, measure in zip(scope.usual, measures, strict=True)
+        ]
+    )
 
 
 def read(text: str, scope: Scope) -> Reading:
     """Look every word of a text up in the training tickets and, where unknown, among the languages."""
     found = split(text)
-    known = telling_words(scope.words)
-    nats = [known[word] for word in found]
-    strangers = [word for word, value in zip(found, nats, strict=True) if value is None]
-    telling = sum([value for value in nats if value is not None])
-    foreign = _foreign_script(text, scope) or _foreign_language(found, strangers, scope)
-    return Reading(len(found), len(strangers), telling, foreign)
+    known = known_words(scope)
+    looked_up = [known[word] for word in found]
+    strangers = [word for word, entry in zip(found, looked_up, strict=True) if not entry[2]]
+    rarities = [entry[1] for entry in looked_up if entry[1] is not None]
+    return Reading(
+        words=len(found),
+        unknown=len(strangers),
+        telling=sum([entry[0] for entry in looked_up]),
+        rarity=sum(rarities) / len(rarities) if rarities else scope.rarest,
+        foreign=_foreign_script(text, scope) or _foreign_language(found, strangers, scope),
+    )
 
 
 def split(text: str) -> list[str]:
@@ -180,26 +263,32 @@ def fit(
     valid_texts: Sequence[str],
     valid_logits: np.ndarray,
     *,
-    kept: float = 0.98,
+    kept: float = 0.99,
 ) -> Scope:
     """What is usual in the training tickets (`texts`, `teams`) and the validation tickets.
 
-    `valid_logits` (tickets, teams) are the network's. `kept` is the share of validation tickets that
-    reach `max_logit`. The other limits let at least 199 of 200 validation tickets through.
+    `valid_logits` (tickets, teams) are the network's. `kept` is the share of validation tickets that are
+    usual enough. The other limits let at least 199 of 200 of them through.
     """
+    words = _Fitted(texts, teams)
     scope = Scope(
-        max_logit=float(np.quantile(valid_logits.max(axis=1), 1 - kept)),
+        words=" ".join(words.names),
+        telling=_in_steps(words.telling, _STEPS["telling"]),
+        rarity=_in_steps(words.rarity, _STEPS["rarity"]),
+        rarest=math.log(2 * len(texts)),
         languages=_languages(texts),
         scripts=_scripts(texts),
-        words=_telling_words(texts, teams),
     )
-    readings = [read(text, scope) for text in valid_texts]
-    unknown = [reading.unknown_share for reading in readings]
-    telling = [reading.telling for reading in readings]
-    return scope.model_copy(
+    tickets = [read(text, scope) for text in valid_texts]
+    largest = valid_logits.max(axis=1)
+    measures = (largest, [ticket.telling for ticket in tickets], [-ticket.rarity for ticket in tickets])
+    usual = scope.model_copy(update={"usual": [_points(values) for values in measures]})
+    scores = [usualness(ticket, float(logit), usual) for ticket, logit in zip(tickets, largest, strict=True)]
+    return usual.model_copy(
         update={
-            "most_unknown": max(0.5, float(np.quantile(unknown, 0.995))),
-            "least_telling": float(np.quantile(telling, 0.005)),
+            "least_usual": float(np.quantile(scores, 1 - kept)),
+            "most_unknown": max(0.5, float(np.quantile([ticket.unknown_share for ticket in tickets], 0.995))),
+            "least_telling": float(np.quantile(measures[1], 0.005)) / 3,
         }
     )
 
@@ -225,24 +314,37 @@ def _scripts(texts: Sequence[str]) -> list[str]:
     return sorted(name for name, count in scripts.items() if 1000 * count >= scripts.total())
 
 
-def _telling_words(texts: Sequence[str], teams: Sequence[str]) -> str:
-    """The commonest words that two tickets have, with what each says about the team, as `Scope.words`.
+class _Fitted:
+    """The commonest words that two tickets have, with what each says.
 
-    What a word says is the divergence, in nats, of the teams of its tickets from those of all tickets:
+    `telling`: the divergence of the teams of its tickets from those of all tickets, in nats:
     KL(P(team | word) || P(team)), where two imagined tickets of all teams temper the word's own.
+    `rarity`: -log of the share of tickets that have it.
     """
-    tickets = Counter(word for text in texts for word in set(split(text)))
-    shared = sorted((word for word, count in tickets.items() if count >= 2), key=lambda w: (-tickets[w], w))
-    row = {word: number for number, word in enumerate(shared[:MOST_WORDS_KEPT])}
-    names = sorted(set(teams))
-    column = {team: number for number, team in enumerate(names)}
-    counts = np.zeros((len(row), len(names)))
-    for text, team in zip(texts, teams, strict=True):
-        counts[[row[word] for word in set(split(text)) if word in row], column[team]] += 1
-    of_all = np.array([teams.count(team) for team in names]) / len(teams)
-    tempered = (counts + 2 * of_all) / (counts.sum(axis=1, keepdims=True) + 2)
-    nats = (tempered * np.log(tempered / of_all)).sum(axis=1)
-    table = np.zeros(len(row), _ENTRY)
-    table["hash"] = [zlib.crc32(word.encode()) for word in row]
-    table["telling"] = np.minimum(255, np.round(nats * TELLING_STEPS))
-    return base64.b64encode(np.sort(table, order="hash").tobytes()).decode()
+
+    def __init__(self, texts: Sequence[str], teams: Sequence[str]) -> None:
+        tickets = Counter(word for text in texts for word in set(split(text)))
+        shared = sorted(
+            (word for word, count in tickets.items() if count >= 2), key=lambda w: (-tickets[w], w)
+        )
+        self.names = shared[:MOST_WORDS_KEPT]
+        row = {word: number for number, word in enumerate(self.names)}
+        listed = sorted(set(teams))
+        column = {team: number for number, team in enumerate(listed)}
+        counts = np.zeros((len(row), len(listed)))
+        for text, team in zip(texts, teams, strict=True):
+            counts[[row[word] for word in set(split(text)) if word in row], column[team]] += 1
+        of_all = np.array([teams.count(team) for team in listed]) / len(teams)
+        tempered = (counts + 2 * of_all) / (counts.sum(axis=1, keepdims=True) + 2)
+        self.telling = (tempered * np.log(tempered / of_all)).sum(axis=1)
+        self.rarity = -np.log([tickets[word] / len(texts) for word in self.names])
+
+
+def _in_steps(nats: np.ndarray, per_nat: int) -> str:
+    return base64.b64encode(np.clip(np.round(nats * per_nat), 0, 255).astype(np.uint8).tobytes()).decode()
+
+
+def _points(values: Sequence[float] | np.ndarray) -> list[float]:
+    """Values in rising order, or as many points of their distribution as are kept."""
+    count = min(len(values), POINTS_KEPT)
+    return [round(float(value), 4) for value in np.quantile(values, (np.arange(count) + 0.5) / count)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import base64
+import math
 import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 
 from models import scope
 from models.languages import FUNCTION_WORDS, languages_of_words, script
-from models.scope import Scope, fit, objections, read
+from models.scope import Reading, Scope, fit, objections, read, usualness
 
 SURE = np.array([9.0, 0.0, 0.0], dtype=np.float32)
 
@@ -66,6 +67,12 @@ def english() -> Scope:
     return fitted(ENGLISH)
 
 
+@pytest.fixture(scope="module")
+def words_alone() -> Scope:
+    """Without the comparison with validation tickets, which a dozen of them are too few for."""
+    return fitted(ENGLISH, least_usual=None)
+
+
 def test_its_own_tickets_pass(english: Scope) -> None:
     for listed in ENGLISH.values():
         for text in listed:
@@ -75,20 +82,20 @@ def test_its_own_tickets_pass(english: Scope) -> None:
 @pytest.mark.parametrize(
     "text", ["Locked out of my account", "card charged twice", "WHERE IS MY PARCEL", "password reset broken"]
 )
-def test_normal_short_tickets_pass(english: Scope, text: str) -> None:
-    assert objections(text, SURE, english) == []
+def test_normal_short_tickets_pass(words_alone: Scope, text: str) -> None:
+    assert objections(text, SURE, words_alone) == []
 
 
 @pytest.mark.parametrize(
     "text", ["I need help.", "??", "", "help", "can you help", "1234", "🙏", "my ... the"]
 )
-def test_too_short(english: Scope, text: str) -> None:
-    assert objections(text, SURE, english) == ["too_short"]
+def test_too_short(words_alone: Scope, text: str) -> None:
+    assert objections(text, SURE, words_alone) == ["too_short"]
 
 
 @pytest.mark.parametrize("text", ["asdfkj qwoei zxcvm", "hjkl", "my parcel qqq www eee rrr ttt yyy"])
-def test_mostly_unknown_words(english: Scope, text: str) -> None:
-    assert objections(text, SURE, english) == ["mostly_unknown_words"]
+def test_mostly_unknown_words(words_alone: Scope, text: str) -> None:
+    assert objections(text, SURE, words_alone) == ["mostly_unknown_words"]
 
 
 @pytest.mark.parametrize(
@@ -112,9 +119,9 @@ def test_mostly_unknown_words(english: Scope, text: str) -> None:
         ("Πού είναι το δέμα μου;", "GREEK"),
     ],
 )
-def test_another_language(english: Scope, text: str, language: str) -> None:
-    assert read(text, english).foreign == language
-    assert objections(text, SURE, english) == ["unknown_language"]
+def test_another_language(words_alone: Scope, text: str, language: str) -> None:
+    assert read(text, words_alone).foreign == language
+    assert objections(text, SURE, words_alone) == ["unknown_language"]
 
 
 @pytest.mark.parametrize(
@@ -128,52 +135,70 @@ def test_another_language(english: Scope, text: str, language: str) -> None:
         "where is my 📦",
     ],
 )
-def test_a_foreign_word_or_a_typo_is_not_another_language(english: Scope, text: str) -> None:
-    assert read(text, english).foreign is None
+def test_a_foreign_word_or_a_typo_is_not_another_language(words_alone: Scope, text: str) -> None:
+    assert read(text, words_alone).foreign is None
 
 
 def test_a_router_trained_in_french_knows_french_and_not_english() -> None:
-    french = fitted(FRENCH)
+    french = fitted(FRENCH, least_usual=None)
     assert french.languages == ["French"]
     assert objections("Mon colis est en retard depuis une semaine", SURE, french) == []
     assert objections("I have not seen it yet, where should it be", SURE, french) == ["unknown_language"]
 
 
 def test_a_router_trained_in_two_languages_knows_both() -> None:
-    both = fitted(ENGLISH | FRENCH)
+    both = fitted(ENGLISH | FRENCH, least_usual=None)
     assert both.languages == ["English", "French"]
     for text in ("Where is my parcel? It is late", "Mon colis est en retard depuis une semaine"):
         assert objections(text, SURE, both) == []
     assert objections("Wo ist mein Paket? Es sollte am Dienstag kommen.", SURE, both) == ["unknown_language"]
 
 
-def test_small_logits_are_out_of_scope(english: Scope) -> None:
-    assert objections("Where is my parcel?", SURE, english) == []
-    assert objections("Where is my parcel?", SURE - 1, english) == ["out_of_scope"]
-    assert objections("Où est mon colis ?", SURE - 1, english) == ["out_of_scope", "unknown_language"]
+def test_small_logits_and_rare_words_that_tell_little_are_out_of_scope(english: Scope) -> None:
+    text = "Can you work for me one week, I need the money"
+    assert objections("My parcel is late, where is the courier", SURE, english) == []
+    assert objections(text, SURE - 5, english) == ["out_of_scope"]
+    assert objections(text, SURE - 5, english.model_copy(update={"least_usual": None})) == []
 
 
-def test_many_words_that_tell_little_are_out_of_scope(english: Scope) -> None:
-    text = "I need the help you can work for and there is for the work you can help in one week"
-    told = read(text, english).telling
-    wanting_more = english.model_copy(update={"least_telling": told + 0.01})
-    assert objections(text, SURE, wanting_more) == ["out_of_scope"]
-    assert objections(text, SURE - 1, wanting_more) == ["out_of_scope"]
-    assert objections(text, SURE, english.model_copy(update={"least_telling": told})) == []
+def test_each_measure_counts(english: Scope) -> None:
+    ticket = read("My parcel is late, where is the courier", english)
+    usual = usualness(ticket, 9.0, english)
+    assert usualness(ticket, 8.0, english) < usual
+    assert usualness(replace(ticket, telling=0.0), 9.0, english) < usual
+    assert usualness(replace(ticket, rarity=8.0), 9.0, english) < usual
 
 
-def test_a_short_ticket_may_tell_a_third(english: Scope) -> None:
+def test_tail_probabilities_are_multiplied() -> None:
+    made = Scope(usual=[[1.0, 2.0, 3.0], [1.0, 2.0], [-5.0]], least_usual=-9.0)
+    ticket = Reading(words=9, unknown=0, telling=0.5, rarity=4.0, foreign=None)
+    assert usualness(ticket, 2.5, made) == pytest.approx(
+        math.log(2.5 / 4) + math.log(0.5 / 3) + math.log(1.5 / 2)
+    )
+
+
+def test_a_short_ticket_must_tell_something(english: Scope) -> None:
     told = read("I need help", english).telling
-    assert objections("I need help", SURE, english.model_copy(update={"least_telling": 3 * told})) == []
-    assert objections("I need help", SURE, english.model_copy(update={"least_telling": 3 * told + 0.01})) == [
-        "too_short"
-    ]
+    assert objections("I need help", SURE, english.model_copy(update={"least_telling": told})) == []
+    wanting_more = english.model_copy(update={"least_telling": told + 0.01})
+    assert objections("I need help", SURE, wanting_more) == ["too_short"]
+
+
+@pytest.mark.parametrize("typo", ["parcle", "parce", "parcell", "parxel", "prcel", "paarcel"])
+def test_sees_through_one_typing_error(english: Scope, typo: str) -> None:
+    known = scope.known_words(english)
+    assert known[typo] == known["parcel"]._replace(known=False)
+
+
+@pytest.mark.parametrize("word", ["prcl", "parcexyl", "tha", "weather", "zzzz"])
+def test_does_not_see_through_two_nor_in_a_short_word(english: Scope, word: str) -> None:
+    assert scope.known_words(english)[word] == scope.Word(0.0, english.rarest, False)
 
 
 def test_keeps_the_share_of_validation_tickets_that_was_asked_for() -> None:
     texts = [text for listed in ENGLISH.values() for text in listed] * 20
     teams = [team for team, listed in ENGLISH.items() for _ in listed] * 20
-    logits = np.random.default_rng(0).normal(size=(len(texts), 3))
+    logits = np.random.default_rng(0).normal(size=(len(texts), 3))  # so all tickets differ
     for kept in (0.9, 0.98):
         made = fit(texts, teams, texts, logits, kept=kept)
         passed = sum(not objections(text, row, made) for text, row in zip(texts, logits, strict=True))
@@ -190,30 +215,40 @@ def test_survives_its_json(english: Scope) -> None:
     assert read("my parcel qqq", again) == read("my parcel qqq", english)
 
 
-@pytest.mark.parametrize("words", ["not base64!", base64.b64encode(b"1234").decode()])
-def test_refuses_a_damaged_table(words: str) -> None:
-    with pytest.raises(ValidationError, match="words"):
-        Scope(words=words)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"telling": "not base64!"},
+        {"rarity": ""},
+        {"words": "one more"},
+        {"usual": []},
+        {"usual": [[1.0], [], [1.0]]},
+    ],
+)
+def test_refuses_damaged_figures(english: Scope, changes: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Scope.model_validate(english.model_dump() | changes)
 
 
 def test_a_word_of_one_team_tells_more_than_a_word_of_all(english: Scope) -> None:
-    told = scope.telling_words(english.words)
-    assert told["parcel"] > 0.5 > 0.1 > told["the"] >= 0
-    assert told["parcle"] is None
+    known = scope.known_words(english)
+    assert known["parcel"].telling > 0.5 > 0.1 > known["the"].telling >= 0
+    assert known["the"].rarity is None
+    assert known["courier"].rarity > known["parcel"].rarity > 0
 
 
 def test_remembers_only_so_many_words(english: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = scope.telling_words(english.words)
-    monkeypatch.setattr(type(told), "MOST_REMEMBERED", 100)
+    known = scope.known_words(english)
+    monkeypatch.setattr(type(known), "MOST_REMEMBERED", 100)
     for number in range(1000):
-        assert told[f"word{number}"] is None
-    assert len(told) <= 100
-    assert told["parcel"] > 0.5
+        assert not known[f"word{number}"].known
+    assert len(known) <= 100
+    assert known["parcel"].known
 
 
 def test_the_table_keeps_the_commonest_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scope, "MOST_WORDS_KEPT", 5)
-    assert len(base64.b64decode(fitted(ENGLISH).words)) == 5 * 5
+    assert fitted(ENGLISH).words.split() == ["the", "my", "and", "parcel", "was"]
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=()), max_size=100))
@@ -233,15 +268,15 @@ def fitted_once() -> Scope:
 
 
 def test_larkfield_tickets_pass_even_with_typing_errors(larkfield: dict[str, list[dict[str, str]]]) -> None:
-    """Words alone hold up at most 1 ticket in 200, and with an error in one word of five 1 in 100."""
+    """One ticket in a hundred is held up, as asked for, and with errors in one word of five one in ten."""
     train, valid = larkfield["train"], [row["text"] for row in larkfield["valid"]]
     made = fit([r["text"] for r in train], [r["team"] for r in train], valid, np.tile(SURE, (len(valid), 1)))
     assert made.languages == ["English"]
     assert made.scripts == ["LATIN"]
-    assert sum(bool(objections(text, SURE, made)) for text in valid) <= 3
+    assert sum(bool(objections(text, SURE, made)) for text in valid) <= 9
     rng = random.Random(0)
     garbled = [" ".join(_mistyped(word, rng) for word in text.split()) for text in valid]
-    assert sum(bool(objections(text, SURE, made)) for text in garbled) <= 6
+    assert sum(bool(objections(text, SURE, made)) for text in garbled) <= 60
 
 
 def _mistyped(word: str, rng: random.Random) -> str:
