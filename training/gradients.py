@@ -62,21 +62,18 @@ def _on_the_way(network: Network, shares: Tensor) -> Iterator[list[tuple[Tensor,
     shares[s]. Gives (where they are, the whole way) of each table that was looked up."""
     met: list[tuple[Tensor, Tensor]] = []
 
-    def move(table: Any, _: Any, found: Tensor) -> Tensor:
-        # a pair has its own row or none: its reference is nothing
-        is_pair = table.padding_idx is not None
-        reference = torch.zeros(()) if is_pair else table.weight[FIRST_WORD_ID:].mean(0)
+    def move(reference: Tensor, _: Any, __: Any, found: Tensor) -> Tensor:
         way = found - reference
         point = (reference + shares[:, None, None] * way).requires_grad_()
         met.append((point, way))
         return point
 
-    tables = [
-        module
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Embedding) and name != "position"
-    ]
-    hooks = [table.register_forward_hook(move) for table in tables]
+    hooks = []
+    for name, table in network.named_modules():
+        if isinstance(table, nn.Embedding) and name != "position":
+            nothing = name.endswith("bigram")  # a pair has its own row or none
+            reference = torch.zeros(()) if nothing else table.weight[FIRST_WORD_ID:].mean(0)
+            hooks.append(table.register_forward_hook(partial(move, reference)))
     try:
         yield met
     finally:

@@ -27,9 +27,6 @@ def network(request):
     with torch.no_grad():
         for parameter in network.parameters():  # norms and biases away from 1 and 0, scores away from flat
             parameter.add_(0.3 * torch.randn_like(parameter))
-        for name, table in network.named_modules():
-            if name.endswith("bigram"):
-                table.weight[0] = 0  # no pair
     return network
 
 
@@ -47,7 +44,7 @@ def norm(layer, x):
 def rows_of(owner, ids, config):
     """What tokens, and the pairs they make, bring from an owner's tables (n, d)."""
     rows = owner.token(ids)
-    return rows + owner.bigram(bigram_rows(ids[None], config)[0]) if config.bigrams else rows
+    return rows + owner.bigram(bigram_rows(ids[None], config.bigrams)[0]) if config.bigrams else rows
 
 
 def held(network, ids, contrast):
