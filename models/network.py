@@ -84,7 +84,7 @@ class Network(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        self.token = nn.Embedding(config.vocab_size, config.d)
+        self.token: nn.Module = nn.Embedding(config.vocab_size, config.d)
         if config.positions == "learned":
             self.position = nn.Embedding(config.max_tokens, config.d)
         else:
@@ -157,7 +157,7 @@ class Wide(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        self.token = nn.Embedding(config.vocab_size, config.wide)
+        self.token: nn.Module = nn.Embedding(config.vocab_size, config.wide)
         if config.bigrams:
             self.bigram = nn.Embedding(config.bigrams, config.wide)
             nn.init.normal_(self.bigram.weight, std=0.02)

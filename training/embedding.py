@@ -67,5 +67,6 @@ def settle(network: Network) -> None:
     for owner in (network, *([network.wide] if network.config.wide else [])):
         if isinstance(owner.token, Informed):
             owner.token = nn.Embedding.from_pretrained(owner.token.table(), freeze=False)
-        for table in (owner.token, *([owner.bigram] if network.config.bigrams else [])):
-            table.weight.copy_(table.weight.half().float())
+        for name in ("token.weight", "bigram.weight")[: 2 if network.config.bigrams else 1]:
+            weight = owner.get_parameter(name)
+            weight.copy_(weight.half().float())

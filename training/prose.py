@@ -129,7 +129,7 @@ FRAMES = (
 
 def composed(generator: np.random.Generator) -> str:
     """A sentence put together from parts."""
-    frame, slots = FRAMES[generator.integers(len(FRAMES))]
+    frame, slots = FRAMES[int(generator.integers(len(FRAMES)))]
     chosen = [parts[generator.integers(len(parts))] for parts in map(_parts, slots)]
     made = frame.format(*chosen)
     return made[0].upper() + made[1:]
@@ -157,7 +157,7 @@ def story(prose: Sequence[str], words: int, generator: np.random.Generator) -> l
     """Sentences of about so many words in all, at least one."""
     told: list[str] = []
     while not told or sum(len(sentence.split()) for sentence in told) < words:
-        told.append(prose[generator.integers(len(prose))])
+        told.append(prose[int(generator.integers(len(prose)))])
     return told
 
 
