@@ -1,6 +1,6 @@
 """A second bundle on live tickets: what would it have said? It answers nobody and delays nobody.
 
-It runs in a process of its own at the lowest priority, beside each worker. The worker only drops a ticket
+It runs in a process of its own at a low priority, beside each worker. The worker only drops a ticket
 into a socket after its answer is ready; when the socket is full, because the machine has better things to do,
 the ticket is skipped and counted. Set LARKFIELD_SHADOW_BUNDLE to use it.
 """
@@ -212,6 +212,6 @@ def serve(end: socket.socket, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(19)
+    os.nice(10)  # a tenth of a busy core; at 19 it would see nothing of a busy day
     with suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))

@@ -74,7 +74,7 @@ def free_port() -> int:
         return port
 
 
-def wait_for(what: str, ready: Callable[[], Any], seconds: float = 60.0) -> Any:
+def wait_for(what: str, ready: Callable[[], Any], seconds: float = 150.0) -> Any:
     """Call `ready` until it returns something true; TimeoutError names what did not come."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

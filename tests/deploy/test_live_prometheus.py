@@ -56,7 +56,7 @@ def live(
                         and prometheus.query("sum(larkfield_predictions_total) > 400")
                         and prometheus.query("sum(larkfield_shadow_changes_total) >= 0 or vector(0)")
                     ),
-                    120,
+                    300,
                 )
                 time.sleep(8)  # some scrapes and evaluations more
                 yield Live(router, prometheus, load)
@@ -166,7 +166,7 @@ def firing(prometheus: Prometheus, *names: str) -> None:
         return all(states[name] == "firing" for name in names)
 
     try:
-        wait_for("the alerts", all_fire, 90)
+        wait_for("the alerts", all_fire, 200)
     except TimeoutError:
         pytest.fail(str({name: states.get(name) for name in names}))
 

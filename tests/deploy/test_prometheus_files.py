@@ -24,7 +24,7 @@ ALERTS = [
 
 def promtool(tool: Callable[[str], str], *arguments: str) -> str:
     done = subprocess.run(
-        [tool("promtool"), *arguments], capture_output=True, text=True, cwd=FOLDER, timeout=120
+        [tool("promtool"), *arguments], capture_output=True, text=True, cwd=FOLDER, timeout=400
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

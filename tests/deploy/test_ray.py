@@ -108,7 +108,7 @@ def test_a_worker_that_dies_loses_and_doubles_nothing(tmp_path: Path, environmen
     data = big(tmp_path / "tickets.csv", number)
     job = start(data, environment)
     try:
-        wait_for("the first parts", lambda: len(parts(data)) >= 2, 120)
+        wait_for("the first parts", lambda: len(parts(data)) >= 2, 240)
         victims = workers(job)
         assert victims, "no worker was found"
         victims[0].send_signal(signal.SIGKILL)
@@ -128,7 +128,7 @@ def test_a_job_that_is_killed_whole_goes_on(tmp_path: Path, environment: dict[st
     data = big(tmp_path / "tickets.csv", number)
     job = start(data, environment)
     try:
-        wait_for("the first parts", lambda: len(parts(data)) >= 3, 120)
+        wait_for("the first parts", lambda: len(parts(data)) >= 3, 240)
     finally:
         end(job)
     before = {path.name: path.stat().st_mtime_ns for path in parts(data)}
@@ -171,7 +171,7 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             text=True,
         )
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 300
         while "the router answers" not in (tmp_path / "log").read_text():
             assert server.poll() is None, (tmp_path / "log").read_text()[-3000:]
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-3000:]
