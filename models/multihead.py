@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kernels import attention, formula
+from kernels import attention
 
 
 class MultiHead(nn.Module):
@@ -55,13 +55,11 @@ class MultiHead(nn.Module):
         q, k, v = self._split(self.W_Q(reader)), self._split(self.W_K(read)), self._split(self.W_V(read))
         out: Tensor
         weights: Any = None
+        masks: dict[str, Any] = {"mask": mask, "key_lengths": key_lengths, "causal": causal}
         if self.training and self.dropout:
-            n, m = q.shape[-2], k.shape[-2]
-            combined = formula.additive_mask(n, m, mask=mask, key_lengths=key_lengths, causal=causal, like=q)
-            weights = functional.dropout(formula.attention(q, k, v, combined)[1], self.dropout)
+            weights = functional.dropout(attention(q, k, v, **masks, return_weights=True)[1], self.dropout)
             out = weights @ v
         else:
-            masks: dict[str, Any] = {"mask": mask, "key_lengths": key_lengths, "causal": causal}
             attended: Any = attention(q, k, v, **masks, return_weights=return_weights)
             out, weights = attended if return_weights else (attended, None)
         joined = self.W_O(out.transpose(1, 2).flatten(2))  # (batch, heads, n, d / heads) -> (batch, n, d)
