@@ -136,7 +136,7 @@ def _attention(
 
 @torch.library.custom_op("larkfield::attention_backward", mutates_args=(), device_types="cpu")
 def _attention_backward(
-    out_grad: Tensor,
+    out_grad: Tensor | None,
     weights_grad: Tensor | None,
     q: Tensor,
     k: Tensor,
@@ -153,6 +153,7 @@ def _attention_backward(
         p = weights if weights.dim() == 4 else formula.attention(q, k, v, combined)[1]
         gradients = formula.gradients(q, k, v, p, out_grad, weights_grad)
     else:
+        assert out_grad is not None  # there are no weights that could have been used instead
         gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             out_grad, q, k, v, out, log_sum_exp, 0.0, False, attn_mask=_four_axes(combined)
         )
@@ -176,7 +177,7 @@ def _attention_cuda(
 
 @_attention_backward.register_kernel("cuda")
 def _attention_backward_cuda(
-    out_grad: Tensor,
+    out_grad: Tensor | None,
     weights_grad: Tensor | None,
     q: Tensor,
     k: Tensor,
@@ -191,7 +192,17 @@ def _attention_backward_cuda(
     from kernels.gpu import Gpu
 
     return launch.backward(
-        *(Gpu(q.device), out_grad, weights_grad, q, k, v, out, log_sum_exp, weights),
+        *(
+            Gpu(q.device),
+            torch.zeros_like(out) if out_grad is None else out_grad,
+            weights_grad,
+            q,
+            k,
+            v,
+            out,
+            log_sum_exp,
+            weights,
+        ),
         *(mask, key_lengths, causal),
     )
 
@@ -216,7 +227,7 @@ def _attention_shapes(
 
 @_attention_backward.register_fake
 def _attention_backward_shapes(
-    out_grad: Tensor,
+    out_grad: Tensor | None,
     weights_grad: Tensor | None,
     q: Tensor,
     k: Tensor,
@@ -247,8 +258,7 @@ def _gradients(
     if out_grad is None and weights_grad is None:
         return (None,) * 7
     gradients = torch.ops.larkfield.attention_backward(
-        *(torch.zeros_like(out) if out_grad is None else out_grad, weights_grad),
-        *(q, k, v, out, log_sum_exp, weights, mask, key_lengths, ctx.causal),
+        *(out_grad, weights_grad, q, k, v, out, log_sum_exp, weights, mask, key_lengths, ctx.causal),
     )
     return (*gradients, None, None, None, None)
 

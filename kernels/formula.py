@@ -51,15 +51,23 @@ def additive_mask(
 
 
 def gradients(
-    q: Tensor, k: Tensor, v: Tensor, weights: Tensor, out_grad: Tensor, weights_grad: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    weights: Tensor,
+    out_grad: Tensor | None,
+    weights_grad: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, from the weights (..., n, m) and the gradient of the output.
+    """The gradients of q, k and v, from the weights (..., n, m) and the gradients of output and weights.
 
-    With P the weights: dP = dOut Vᵀ (plus the weights' own gradient, where they were used too),
+    Either gradient may be None, where that result was not used.
+    With P the weights: dP = dOut Vᵀ plus the weights' own gradient,
     dS = P (dP - sum_j P dP), dQ = dS K / √d_k, dK = dSᵀ Q / √d_k, dV = Pᵀ dOut.
     """
-    p_grad = out_grad @ v.transpose(-2, -1)  # (..., n, m)
-    if weights_grad is not None:
-        p_grad = p_grad + weights_grad
+    p_grad = torch.zeros_like(weights) if weights_grad is None else weights_grad
+    v_grad = torch.zeros_like(v)
+    if out_grad is not None:
+        p_grad = p_grad + out_grad @ v.transpose(-2, -1)  # (..., n, m)
+        v_grad = weights.transpose(-2, -1) @ out_grad
     s_grad = weights * (p_grad - (weights * p_grad).sum(dim=-1, keepdim=True)) / math.sqrt(q.shape[-1])
-    return s_grad @ k, s_grad.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ out_grad
+    return s_grad @ k, s_grad.transpose(-2, -1) @ q, v_grad

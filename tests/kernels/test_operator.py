@@ -63,6 +63,14 @@ def test_gradcheck(d_v: int, weights: bool) -> None:
     assert torch.autograd.gradcheck(lambda q, k, v: attention(q, k, v, **options), (x.q, x.k, x.v))
 
 
+@pytest.mark.parametrize("used", ["output", "weights"])
+def test_only_one_of_output_and_weights_is_used(used: str) -> None:
+    x = drawn(Case(torch.float64, 8, 8, 4, 5, "rows hidden", "with 0"))
+    options = {"mask": x.mask, "key_lengths": x.key_lengths, "return_weights": True}
+    part = 0 if used == "output" else 1
+    assert torch.autograd.gradcheck(lambda q, k, v: attention(q, k, v, **options)[part], (x.q, x.k, x.v))
+
+
 class Emulated(torch.autograd.Function):
     """The kernels, forward and backward, in the emulator."""
 
