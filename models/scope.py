@@ -38,6 +38,7 @@ MOST_WORDS_KEPT = 30_000
 MOST_WORDS_MISTYPED = 5_000  # of the commonest words a typing error is recognized
 POINTS_KEPT = 512  # of the distribution of each measure
 SHORT = 8  # words
+PASSAGE = 20  # words that carry the meaning
 _STEPS = {"telling": 32, "rarity": 16}  # per nat
 _WORD = re.compile(r"[^\W\d_]{2,}+")
 _ASCII_WORD = re.compile(r"[a-z]{2,}+")  # the same, found in half the time
@@ -156,8 +157,8 @@ class Reading:
     """What one ticket's words say.
 
     `words` is their number and `unknown` how many of them stand in fewer than two training tickets;
-    `telling`, in nats, adds up over the words, `rarity` is the mean over those that carry the meaning;
-    `foreign` is a language or script.
+    `telling`, in nats, adds up over the words, `rarity` is the mean over those that carry the meaning (in a
+    long ticket, over those of its most usual passage); `foreign` is a language or script.
     """
 
     words: int
@@ -207,14 +208,21 @@ def read(text: str, scope: Scope) -> Reading:
     known = known_words(scope)
     looked_up = [known[word] for word in found]
     strangers = [word for word, entry in zip(found, looked_up, strict=True) if not entry[2]]
-    rarities = [entry[1] for entry in looked_up if entry[1] is not None]
     return Reading(
         words=len(found),
         unknown=len(strangers),
         telling=sum([entry[0] for entry in looked_up]),
-        rarity=sum(rarities) / len(rarities) if rarities else scope.rarest,
+        rarity=_rarity([entry[1] for entry in looked_up if entry[1] is not None], scope.rarest),
         foreign=_foreign_script(text, scope) or _foreign_language(found, strangers, scope),
     )
+
+
+def _rarity(nats: list[float], rarest: float) -> float:
+    """The mean; of many words, that of the most usual passage: a story may stand around a request."""
+    if len(nats) < 2 * PASSAGE:
+        return sum(nats) / len(nats) if nats else rarest
+    passages = (nats[at : at + PASSAGE] for at in range(0, len(nats) - PASSAGE + 1, PASSAGE // 2))
+    return min(sum(passage) for passage in passages) / PASSAGE
 
 
 def split(text: str) -> list[str]:

@@ -177,6 +177,15 @@ def test_tail_probabilities_are_multiplied() -> None:
     )
 
 
+def test_a_story_around_a_request_does_not_make_it_rare(english: Scope) -> None:
+    request = "My parcel was left at the wrong door by the courier and the parcel is late. " * 4
+    story = "Yesterday grandmother painted seven wooden boats beside a quiet river near Lisbon. " * 20
+    alone = read(request, english).rarity
+    assert read(request + story, english).rarity == pytest.approx(alone, abs=0.5)
+    assert read(story + request + story, english).rarity == pytest.approx(alone, abs=0.5)
+    assert read(story, english).rarity > alone + 1
+
+
 def test_a_short_ticket_must_tell_something(english: Scope) -> None:
     told = read("I need help", english).telling
     assert objections("I need help", SURE, english.model_copy(update={"least_telling": told})) == []
