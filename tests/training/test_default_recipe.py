@@ -165,7 +165,7 @@ def test_the_surest_window_speaks_and_short_tickets_are_read_whole():
     batch = np.zeros((2, 700), np.int64)
     batch[0], batch[1, :5] = long, short
     logits, chosen = read_windows(run, batch, 20)
-    assert chosen[0][0] <= 650 < 660 <= chosen[0][1]
+    assert chosen[0][0] < 655 < chosen[0][1]
     assert logits[0].argmax() == 1
     assert chosen[1] == (0, 5)
     assert max(rows * tokens for rows, tokens in shapes) <= 64 * 20
@@ -174,15 +174,15 @@ def test_the_surest_window_speaks_and_short_tickets_are_read_whole():
     assert read_windows(run, batch, 0)[1] == [(0, 700), (0, 5)]
 
 
-def test_what_most_windows_say_is_background():
+def test_what_a_story_says_is_background():
     story, request = [0.0, 2.0, 0.1], [1.4, 1.9, 0.0]
-    which, logits = spokesman(np.array([story] * 8 + [request] + [story] * 8, np.float32))
+    long = np.array([story] * 8 + [request] + [story] * 8, np.float32)
+    which, logits = spokesman(long, of_story=True)
     assert which == 8
     assert logits.argmax() == 0
-    assert logits.sum() == pytest.approx(sum(request), abs=1e-6)
-    few = np.array([story, request, story], np.float32)
-    assert spokesman(few)[0] == 0
-    np.testing.assert_array_equal(spokesman(few)[1], few[0])
+    assert logits.max() < 1.4
+    assert spokesman(long, of_story=False)[0] == 0
+    np.testing.assert_array_equal(spokesman(long, of_story=False)[1], long[0])
 
 
 # ---------------------------------------------------------------------------------------------- learning
