@@ -55,25 +55,41 @@ class Reloader:
     async def reload(self, folder: Path | None, previous: bool) -> dict[str, Any]:
         """Switch to `folder`, to the previous bundle, or to the same again; Refused if it is not sound."""
         service = self._service
+        if self.channel is not None:
+            return await self._reload_all(self.channel, folder, previous)
         if previous:
             if service.previous is None:
                 raise Refused("there is no previous bundle")
             folder, digest = service.previous.bundle.folder, service.previous.config.digest
         else:
-            current = service.runtime.bundle.folder if service.runtime else service.settings.bundle
-            # A link is followed now, so that "previous" later means the folder and not the link.
-            folder, digest = Path(os.path.realpath(folder or current)), None
-        if self.channel is not None:
-            answer = await self.channel.ask({"op": "reload", "bundle": str(folder), "digest": digest})
-            if answer.get("error"):
-                raise Refused(answer["error"])
-            return {"workers": answer["workers"]}
+            folder, digest = self._resolved(folder), None
         async with self._lock:
             error = await self.prepare(folder, digest)
             if error:
                 raise Refused(error)
             self.commit()
         return {"workers": 1}
+
+    async def _reload_all(self, channel: WorkerEnd, folder: Path | None, previous: bool) -> dict[str, Any]:
+        """Through the supervisor, which also knows what a worker that was replaced served before."""
+        runtime = self._service.runtime
+        answer = await channel.ask(
+            {
+                "op": "reload",
+                "bundle": str(self._resolved(folder)),
+                "previous": previous,
+                "serving": runtime.config.digest if runtime else None,
+            }
+        )
+        if answer.get("error"):
+            raise Refused(answer["error"])
+        return {"workers": answer["workers"]}
+
+    def _resolved(self, folder: Path | None) -> Path:
+        """The folder, or the one that is served; a link is followed now, not when it leads elsewhere."""
+        runtime = self._service.runtime
+        current = runtime.bundle.folder if runtime else self._service.settings.bundle
+        return Path(os.path.realpath(folder or current))
 
     async def prepare(self, folder: Path, digest: str | None) -> str | None:
         """Verify, open and warm a bundle beside the one that answers; returns what is wrong with it.
@@ -118,6 +134,8 @@ class Reloader:
                 {"op": "prepared", "reload": message["reload"], "error": error, "digest": digest}
             )
         elif message["op"] == "commit":
+            if self._prepared is None:  # this worker was started in between
+                await self.prepare(Path(message["bundle"]), message["digest"])
             self.commit()
             self.channel.send({"op": "committed", "reload": message["reload"]})
         elif message["op"] == "abort":

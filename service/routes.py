@@ -44,6 +44,7 @@ log = logging.getLogger("larkfield.http")
 BATCH_WINDOW = 16
 _JSON_HEADERS = [(b"content-type", b"application/json"), *SECURITY_HEADERS]
 _CLOSE = (b"connection", b"close")
+_NUMBERS = orjson.OPT_SERIALIZE_NUMPY  # an explanation counts in numpy's numbers
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -118,7 +119,7 @@ class RouteTicket:
             ticket, request_id, began=began, traceparent=trace.decode("latin-1") if trace else None
         )
         answered = perf_counter()
-        payload = orjson.dumps(answer.document())
+        payload = orjson.dumps(answer.document(), option=_NUMBERS)
         answer.stages["parse"] = parsed - began
         answer.stages["serialize"] = perf_counter() - answered
         service.metrics.stage_seconds.observe(answer.stages["parse"], "parse")
@@ -203,7 +204,7 @@ async def route_batch(request: Request) -> Response:
         "routed": routed,
         "failed": len(results) - routed,
     }
-    return Response(orjson.dumps(body), media_type="application/json")
+    return Response(orjson.dumps(body, option=_NUMBERS), media_type="application/json")
 
 
 @router.post(
@@ -268,7 +269,7 @@ async def _stream(service: Service, request: Request) -> AsyncIterator[bytes]:
     try:
         while (task := await waiting.get()) is not None:
             _, document = await task
-            yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+            yield orjson.dumps(document, option=_NUMBERS | orjson.OPT_APPEND_NEWLINE)
     finally:
         reader.cancel()
 

@@ -59,6 +59,7 @@ class Reload:
     question: int
     bundle: str
     digest: str | None
+    serving: str | None
     until: float
     awaited: set[int]
     committing: bool = False
@@ -72,6 +73,7 @@ class Supervisor:
         self._workers = [Worker(number, listener) for number, listener in enumerate(listeners)]
         self._selector = selectors.DefaultSelector()
         self._bundle = os.path.realpath(settings.bundle)
+        self._previous: tuple[str, str | None] | None = None  # folder and digest
         self._reload: Reload | None = None
         self._reloads = 0
         self._ending = False
@@ -189,7 +191,12 @@ class Supervisor:
         if self._reload is not None:
             self._reply(worker, message["question"], "another reload is under way")
             return
-        bundle, digest = message["bundle"], message["digest"]
+        bundle, digest = message["bundle"], None
+        if message["previous"]:
+            if self._previous is None:
+                self._reply(worker, message["question"], "there is no previous bundle")
+                return
+            bundle, digest = self._previous
         self._reloads += 1
         living = [other for other in self._workers if other.channel is not None]
         self._reload = Reload(
@@ -197,6 +204,7 @@ class Supervisor:
             message["question"],
             bundle,
             digest,
+            message["serving"],
             monotonic() + _RELOAD_SECONDS,
             {other.number for other in living},
         )
@@ -221,8 +229,8 @@ class Supervisor:
             reload.committing = True
             living = [other for other in self._workers if other.channel is not None]
             reload.awaited = {other.number for other in living}
-            self._bundle = reload.bundle
-            self._tell(living, {"op": "commit"})
+            self._previous, self._bundle = (self._bundle, reload.serving), reload.bundle
+            self._tell(living, {"op": "commit", "bundle": reload.bundle, "digest": reload.digest})
         else:
             self._answer_reload(None)
 

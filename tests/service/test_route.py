@@ -182,6 +182,16 @@ def test_the_examples_work(server: Running) -> None:
     assert server.call("POST", "/route/batch", schemas["BatchRequest"]["examples"][0]).status == 200
 
 
+@pytest.mark.parametrize("level", ["tokens", "heads", "full"])
+@pytest.mark.parametrize(
+    "text", ["parcel late", "Où est mon “parcel” ? — late…", "\u200bcard\u200b <b>refund</b>", ""]
+)
+def test_every_explanation_can_be_sent(server: Running, level: str, text: str) -> None:
+    reply = server.route(text, subject="Échange", explain=level)
+    assert reply.status == 200
+    assert reply.json()["explanation"]
+
+
 def test_metrics_count_what_happened(server: Running) -> None:
     before = server.metrics()
     for _ in range(3):
