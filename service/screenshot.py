@@ -1,7 +1,7 @@
 """The README's picture of the page: `python -m service.screenshot` (needs playwright and Chromium).
 
 It starts a service with the shipped bundle, types a made-up ticket into the page, points at a word, and
-writes docs/screenshot.png with a palette of 256 colours, which keeps it small.
+writes docs/screenshot.png.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def take(url: str, target: Path, ticket: str, point_at: str, scheme: str, width:
         page.wait_for_timeout(500)  # bars grow for a moment
         picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
         browser.close()
-    picture.quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
+    # 256 colours are enough, and keep it small; this method gives rare bright ones their place
+    palette = picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette.save(target, optimize=True)
 
 
 def main() -> None:
