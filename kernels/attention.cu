@@ -347,7 +347,9 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
         load_part<D_V>(v[r], p.v.at(at.batch, at.head, at.row(r)), at.lane);
     }
 
-    for (int start = begin; start < end; start += TILE) {
+    // From the last tile to the first: under the causal rule early queries weigh most, and a sum that is small for
+    // long rounds less than one that is large from the start.
+    for (int start = (end - 1) / TILE * TILE; start >= begin; start -= TILE) {
         __syncthreads();
         load_tile<D_K>(queries, p.q, at, start, end);
         load_tile<D_V>(out_grads, p.out_grad, at, start, end);

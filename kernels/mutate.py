@@ -40,7 +40,7 @@ MUTATIONS = [
     Mutation("show one key of the padding", "j >= key_count", "j > key_count"),
     Mutation("forward: forget the last partial tile", "start < end; start += TILE", "start + TILE <= end; start += TILE"),
     Mutation("backward_q: forget the last partial tile", "start < end; start += TILE", "start + TILE <= end; start += TILE", 1),
-    Mutation("backward_kv: forget the last partial tile", "start < end; start += TILE", "start + TILE <= end; start += TILE", 2),
+    Mutation("backward_kv: forget the last partial tile", "(end - 1) / TILE * TILE", "end / TILE * TILE - TILE"),
     Mutation("do not scale the scores", "dot * A(p.scale)", "dot"),
     Mutation("do not scale dQ", "q_grad[r], A(p.scale)", "q_grad[r], 1"),
     Mutation("do not scale dK", "k_grad[r], A(p.scale)", "k_grad[r], 1"),
