@@ -33,7 +33,8 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_docs_carry_the_table() -> None:
-    assert table() in (ROOT / "docs" / "serving.md").read_text(), "run: python -m service.settings docs/serving.md"
+    page = (ROOT / "docs" / "serving.md").read_text()
+    assert table() in page, "run: python -m service.settings docs/serving.md"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost", "127.9.9.9"])
