@@ -70,9 +70,13 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     pytest.fail(f"the service was not ready:\n{log.read_text()}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """One browser for all tests; each test gets contexts of its own."""
+    """One browser for a module; each test gets contexts of its own.
+
+    Not for the session: while it runs, so does playwright's event loop in this thread, and a test of another
+    module that calls asyncio.run() would fail.
+    """
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("chromium is not installed here")
