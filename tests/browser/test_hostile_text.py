@@ -144,6 +144,7 @@ def test_hostile_answers_of_a_service_stay_text_too(visit):
     page.route("**/route", answer)
     page.fill("#text", "evil")
     expect(page.locator(".team")).to_have_text(evil)
+    expect(page.locator(".head")).to_have_count(1)  # the heads come with an answer of their own
     page.locator(".head").click()
     page.locator("button.word").hover()
     assert page.evaluate("window.ran") is None

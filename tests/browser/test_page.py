@@ -1,6 +1,7 @@
 """The router's page in a real browser: every flow, by mouse and by keys, in both languages and lights."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,9 @@ def test_an_answer_to_older_text_is_never_shown(visit):
 
     page.route("**/route", hold)
     page.fill("#text", "slowpoke " + TICKET)
-    page.wait_for_timeout(400)
+    deadline = time.monotonic() + 60
+    while not held and time.monotonic() < deadline:
+        page.wait_for_timeout(50)
     assert held
     page.fill("#text", TICKET)
     expect(page.locator("#words")).to_contain_text("courier")
@@ -98,8 +101,8 @@ def test_an_answer_to_older_text_is_never_shown(visit):
 def test_the_smallest_change_can_be_tried(visit):
     page = visit()
     for example in range(page.locator("#examples button").count()):
-        page.locator("#examples button").nth(example).click()
-        page.wait_for_selector("#answer[aria-busy=true]")
+        with page.expect_response("**/route"):
+            page.locator("#examples button").nth(example).click()
         settled(page)
         found = re.search("without .*, (.*) would have won", page.locator("#change").inner_text())
         if found:

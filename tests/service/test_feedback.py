@@ -33,7 +33,7 @@ def post(router: Router, path: str, body: Any) -> tuple[int, dict[str, Any], dic
         router.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=240) as response:
             return response.status, json.load(response), dict(response.headers)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error), dict(error.headers)
@@ -47,7 +47,7 @@ def stored(router: Router, ticket_id: str) -> dict[str, Any] | None:
 
 def metric(router: Router, name: str) -> float:
     """A metric's value, labels summed unless the name has some; 0 where there is none."""
-    with urllib.request.urlopen(router.url + "/metrics", timeout=60) as response:
+    with urllib.request.urlopen(router.url + "/metrics", timeout=240) as response:
         lines = response.read().decode().splitlines()
     named = [line.rpartition(" ") for line in lines if not line.startswith("#")]
     return sum(float(value) for label, _, value in named if name in (label, label.partition("{")[0]))

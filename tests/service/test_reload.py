@@ -131,7 +131,7 @@ def test_one_command_switches_and_goes_back(start: Callable[..., Running], secon
             env=os.environ | {"LARKFIELD_ADMIN_KEY": key},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
 
     assert command("--bundle", str(second_bundle)).returncode == 0

@@ -62,7 +62,7 @@ def test_others_may_not_call_without_a_key(host: str, tmp_path: Path) -> None:
 )
 def test_the_start_is_refused_with_a_sentence(flags: list[str], expected: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "service", *flags], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "service", *flags], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 2
     assert expected in done.stderr
@@ -76,7 +76,7 @@ def test_a_port_in_use_is_told(start: Callable[..., Running]) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 2
     assert "cannot listen" in done.stderr
@@ -88,7 +88,7 @@ def test_a_bad_bundle_ends_the_start(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 3
     assert "config.json" in done.stderr
@@ -99,5 +99,5 @@ def test_the_greeting_can_be_pasted(start: Callable[..., Running]) -> None:
     output = running.output.read_text()
     assert running.url in output
     curl = next(line.strip() for line in output.splitlines() if line.strip().startswith("curl"))
-    done = subprocess.run(["bash", "-c", curl + " -sS"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", curl + " -sS"], capture_output=True, text=True, timeout=240)
     assert '"team"' in done.stdout

@@ -50,7 +50,7 @@ class Load:
                 self.versions[version] += 1
 
     def _client(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=240)
         while not self.stopping.is_set():
             try:
                 if connection.sock is None:
@@ -139,7 +139,7 @@ def test_no_worker_outlives_the_supervisor(start: Callable[..., Running]) -> Non
     workers = children(running)
     running.process.kill()
     running.process.wait()
-    gone, alive = psutil.wait_procs(workers, timeout=60)
+    gone, alive = psutil.wait_procs(workers, timeout=240)
     assert not alive
     assert len(gone) == 2
 
@@ -149,7 +149,7 @@ def test_a_bundle_that_cannot_be_served_ends_all(tmp_path: Path) -> None:
         [os.sys.executable, "-m", "service", "--port", "0", "--workers", "2", "--bundle", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 3
@@ -162,7 +162,7 @@ def test_a_second_service_on_the_same_port_is_refused(start: Callable[..., Runni
         [os.sys.executable, "-m", "service", "--port", str(running.port), "--workers", "2"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 2
