@@ -205,7 +205,7 @@ def run_ray(chunks: list[Chunk], arguments: dict[str, Any], workers: int | None)
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     started = not ray.is_initialized()
     if started:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        join_cluster()
     try:
         cores = int(ray.cluster_resources().get("CPU", 1))
         size = workers or max(1, cores)
@@ -225,6 +225,20 @@ def run_ray(chunks: list[Chunk], arguments: dict[str, Any], workers: int | None)
         return totals
     finally:
         if started:
+            ray.shutdown()
+
+
+def join_cluster(tries: int = 4) -> None:
+    """Start Ray, or join the cluster; Ray gives up on a busy machine after 30 seconds, so a few times."""
+    import ray
+
+    for left in reversed(range(tries)):
+        try:
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            return
+        except Exception as error:  # Ray raises bare Exception here
+            if not left or "timed out during startup" not in str(error):
+                raise
             ray.shutdown()
 
 

@@ -76,6 +76,17 @@ def workers(process: subprocess.Popen[str]) -> list[Any]:
     return found
 
 
+def some_parts(job: subprocess.Popen[str], data: Path, number: int) -> None:
+    """Wait until the job has written some parts, or has ended without them."""
+
+    def there() -> bool:
+        if job.poll() is not None:
+            pytest.fail(f"the job ended early: {job.stdout.read()[-3000:] if job.stdout else ''}")
+        return len(parts(data)) >= number
+
+    wait_for(f"{number} parts", there, 400)
+
+
 def end(process: subprocess.Popen[str]) -> None:
     """Kill a job with everything it started, by their numbers."""
     import psutil
@@ -108,7 +119,7 @@ def test_a_worker_that_dies_loses_and_doubles_nothing(tmp_path: Path, environmen
     data = big(tmp_path / "tickets.csv", number)
     job = start(data, environment)
     try:
-        wait_for("the first parts", lambda: len(parts(data)) >= 2, 240)
+        some_parts(job, data, 2)
         victims = workers(job)
         assert victims, "no worker was found"
         victims[0].send_signal(signal.SIGKILL)
@@ -128,7 +139,7 @@ def test_a_job_that_is_killed_whole_goes_on(tmp_path: Path, environment: dict[st
     data = big(tmp_path / "tickets.csv", number)
     job = start(data, environment)
     try:
-        wait_for("the first parts", lambda: len(parts(data)) >= 3, 240)
+        some_parts(job, data, 3)
     finally:
         end(job)
     before = {path.name: path.stat().st_mtime_ns for path in parts(data)}
@@ -151,8 +162,8 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
     port = free_port()
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "import ray; from ray import serve\n"
-        "ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
+        "import archive, ray; from ray import serve\n"
+        "archive.join_cluster()\n"
         "serve.start(http_options={'host': '127.0.0.1', 'port': int(sys.argv[2])})\n"
         "import serve_app\n"
         "serve.run(serve_app.router, route_prefix='/')\n"
@@ -171,7 +182,7 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             text=True,
         )
     try:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 400
         while "the router answers" not in (tmp_path / "log").read_text():
             assert server.poll() is None, (tmp_path / "log").read_text()[-3000:]
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-3000:]
