@@ -15,7 +15,7 @@ import argparse
 import csv
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, time
@@ -177,14 +177,33 @@ def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, fa
 COLUMNS = ("ticket_id", "text", "team")
 
 
-def texts_by_id(path: Path, id_column: str, text_column: str) -> dict[str, str]:
-    """Ticket id -> text of a CSV; ValueError names a column that is missing."""
+def read_tickets(
+    path: Path, id_column: str, text_columns: Sequence[str], team_column: str | None
+) -> list[dict[str, str]]:
+    """The tickets of a CSV (comma, semicolon, tab or bar) under the names that `make train` expects.
+
+    Several text columns are put below each other. Rows without an id are named after the file and their row.
+    ValueError names a column that is missing, and those that are there.
+    """
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        for column in (id_column, text_column):
-            if column not in (reader.fieldnames or ()):
-                raise ValueError(f"{path.name} has no column {column!r}, only {reader.fieldnames}")
-        return {row[id_column]: row[text_column] for row in reader}
+        header = file.readline()
+        file.seek(0)
+        delimiter = max(",;\t|", key=header.count)
+        reader = csv.DictReader(file, delimiter=delimiter)
+        names = list(reader.fieldnames or ())
+        # Texts without a team are there to be found by their id.
+        missing = [repr(c) for c in (team_column or id_column, *text_columns) if c not in names]
+        if missing:
+            there = ", ".join(names) or "nothing"
+            raise ValueError(f"{path.name} has no column {' and no column '.join(missing)}; it has: {there}")
+        return [
+            {
+                "ticket_id": row.get(id_column) or f"{path.stem}-{number}",
+                "text": "\n".join(row[column] for column in text_columns if row[column]),
+                "team": (row[team_column] or "") if team_column else "",
+            }
+            for number, row in enumerate(reader, start=2)
+        ]
 
 
 def corrections(rows: Iterable[Any], texts: Mapping[str, str]) -> Iterator[dict[str, str]]:
@@ -213,16 +232,19 @@ def export(chosen: argparse.Namespace) -> int:
     url = chosen.url or Settings().feedback_url
     if not url:
         raise ValueError("feedback is switched off: set LARKFIELD_FEEDBACK_URL or name a database with --url")
-    texts = texts_by_id(chosen.tickets, chosen.id_column, chosen.text_column) if chosen.tickets else {}
+    columns = chosen.text_column or ["text"]
+    base: list[dict[str, str]] = []
+    if chosen.add_to:
+        base = read_tickets(chosen.add_to, chosen.id_column, columns, chosen.team_column)
+    texts = {}
+    if chosen.tickets:
+        tickets = read_tickets(chosen.tickets, chosen.id_column, columns, None)
+        texts = {row["ticket_id"]: row["text"] for row in tickets}
     since = datetime.fromisoformat(chosen.since).replace(tzinfo=UTC).timestamp() if chosen.since else 0.0
     store = Store(url)
     rows = store.feedback_with_text(since)
     store.close()
     fresh = list(corrections(rows, texts))
-    base: list[dict[str, str]] = []
-    if chosen.add_to:
-        with chosen.add_to.open(newline="", encoding="utf-8-sig") as file:
-            base = [{name: row.get(name) or "" for name in COLUMNS} for row in csv.DictReader(file)]
     written = list(merged(base, fresh))
     with chosen.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -230,9 +252,9 @@ def export(chosen: argparse.Namespace) -> int:
         writer.writerows(written)
     wrong = sum(row.predicted is not None and row.predicted != row.actual for row in rows)
     print(f"{len(rows)} feedbacks, {wrong} corrected the router, {len(rows) - len(fresh)} have no text")
-    print(f"{len(written)} tickets in {chosen.out}; next: make train DATA={chosen.out}")
     if rows and not fresh:
         print("no text: name the helpdesk's own export with --tickets, or set LARKFIELD_FEEDBACK_STORE_TEXT")
+    print(f"{len(written)} tickets in {chosen.out}; next: make train DATA={chosen.out}")
     return 0
 
 
@@ -246,9 +268,12 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--url", help="the database; default: LARKFIELD_FEEDBACK_URL")
     command.add_argument("--since", help="only feedback received from this day on, e.g. 2026-11-01 (UTC)")
     command.add_argument("--tickets", type=Path, help="a CSV of the helpdesk with the texts")
-    command.add_argument("--id-column", default="ticket_id", help="its column with the ticket id")
-    command.add_argument("--text-column", default="text", help="its column with the text")
-    command.add_argument("--add-to", type=Path, help="earlier tickets (ticket_id, text, team) to keep")
+    command.add_argument("--add-to", type=Path, help="a CSV of earlier tickets to keep")
+    command.add_argument("--id-column", default="ticket_id", help="their column with the ticket id")
+    command.add_argument(
+        "--text-column", action="append", help="the column of both with the text; repeatable"
+    )
+    command.add_argument("--team-column", default="team", help="the column of --add-to with the team")
     chosen = parser.parse_args(arguments)
     try:
         return export(chosen)

@@ -166,6 +166,32 @@ def test_export_takes_texts_from_the_helpdesk(router: Router, tmp_path: Path, ca
     assert "no column 'ticket_id'" in capsys.readouterr().err
 
 
+def test_export_reads_earlier_tickets_as_training_does(router: Router, tmp_path: Path, capsys: Any) -> None:
+    earlier = tmp_path / "desk.csv"
+    earlier.write_text("subject;body;queue\nLamp;It flickers;warranty\n;Where is it?;delivery\n", "utf-8-sig")
+    out = tmp_path / "all.csv"
+    arguments = [
+        "export",
+        "--url",
+        router.settings["feedback_url"],
+        "--out",
+        str(out),
+        "--add-to",
+        str(earlier),
+    ]
+    columns = ["--text-column", "subject", "--text-column", "body", "--team-column", "queue"]
+    assert main([*arguments, *columns]) == 0
+    rows = list(csv.DictReader(out.open(newline="", encoding="utf-8")))
+    assert rows[:2] == [
+        {"ticket_id": "desk-2", "text": "Lamp\nIt flickers", "team": "warranty"},
+        {"ticket_id": "desk-3", "text": "Where is it?", "team": "delivery"},
+    ]
+    out.unlink()
+    assert main(arguments) == 1
+    assert "no column 'team' and no column 'text'; it has: subject, body, queue" in capsys.readouterr().err
+    assert not out.exists(), "nothing half-made is left"
+
+
 def test_merging_keeps_each_ticket_once() -> None:
     base = [{"ticket_id": "1", "team": "a"}, {"ticket_id": "", "team": "b"}, {"ticket_id": "", "team": "c"}]
     fresh = [{"ticket_id": "1", "team": "z"}, {"ticket_id": "2", "team": "y"}]
