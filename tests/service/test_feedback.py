@@ -10,7 +10,6 @@ import shutil
 import signal
 import sqlite3
 import threading
-import time
 import urllib.error
 import urllib.request
 from http.client import HTTPException
@@ -337,7 +336,8 @@ def test_kill_9_of_the_server_loses_nothing_acknowledged(tmp_path: Path) -> None
             threads = [threading.Thread(target=report, args=(client,)) for client in range(4)]
             for thread in threads:
                 thread.start()
-            time.sleep(chance.uniform(0.3, 1.5))
+            enough = len(acknowledged) + chance.randrange(3, 60)
+            wait_for("acknowledged feedback", lambda enough=enough: len(acknowledged) >= enough, 240)
             assert router.process is not None
             os.kill(router.process.pid, signal.SIGKILL)
             stop.set()
@@ -345,7 +345,7 @@ def test_kill_9_of_the_server_loses_nothing_acknowledged(tmp_path: Path) -> None
                 thread.join()
     store = Store(router.settings["feedback_url"])
     kept = {row.ticket_id for row in store.feedback_with_text()}
-    assert len(acknowledged) > 50
+    assert len(acknowledged) >= 8 * 3
     assert set(acknowledged) <= kept
     assert rows_in(store)["feedback"] == len(kept)
     store.close()
