@@ -36,6 +36,8 @@ Reason = Literal["low_confidence", "out_of_scope", "mostly_unknown_words", "too_
 
 MOST_WORDS_KEPT = 30_000
 MOST_WORDS_MISTYPED = 5_000  # of the commonest words a typing error is recognized
+# Looking for slips takes the square of a word's length, and a ticket may be one "word" of 200,000 letters.
+LONGEST_MISTYPED = 40
 POINTS_KEPT = 512  # of the distribution of each measure
 SHORT = 8  # words
 PASSAGE = 20  # words that carry the meaning
@@ -108,11 +110,13 @@ class _Words(dict[str, Word]):
         self.mistyped = {
             left: word
             for word in reversed(listed[:MOST_WORDS_MISTYPED])
-            if len(word) >= 4
+            if 4 <= len(word) <= LONGEST_MISTYPED
             for left in _without_a_letter(word)
         }
 
     def __missing__(self, word: str) -> Word:
+        if len(word) > LONGEST_MISTYPED:
+            return self.listed.get(word, self.unknown)
         if len(self) >= self.MOST_REMEMBERED:
             self.clear()
         found = self[word] = self.listed.get(word) or self._meant(word)

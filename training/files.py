@@ -215,7 +215,7 @@ def _json_rows(
                 continue
             try:
                 values = json.loads(line)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):  # a hundred thousand brackets are no object either
                 values = None
             if not isinstance(values, dict):
                 faults.add("malformed_row", path.name, "drops", "not one JSON object", row)

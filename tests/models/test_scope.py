@@ -255,6 +255,17 @@ def test_remembers_only_so_many_words(english: Scope, monkeypatch: pytest.Monkey
     assert known["parcel"].known
 
 
+def test_a_word_without_end_is_not_searched_for_slips(
+    english: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search takes the square of the length, in time and memory: this would be 2e10 letters."""
+    monkeypatch.setattr(scope, "_without_a_letter", lambda word: pytest.fail(f"{len(word)} letters"))
+    words = scope.known_words(english)
+    assert words["a" * 200_000] == words.unknown
+    assert words["漢" * 200_000] == words.unknown
+    assert max(map(len, words), default=0) <= scope.LONGEST_MISTYPED, "and it is not remembered"
+
+
 def test_the_table_keeps_the_commonest_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scope, "MOST_WORDS_KEPT", 5)
     assert fitted(ENGLISH).words.split() == ["the", "my", "and", "parcel", "was"]

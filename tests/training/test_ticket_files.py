@@ -232,3 +232,12 @@ def test_the_message_shows_some_rows_and_counts_all(tmp_path):
     assert message.startswith("t.csv: 20 rows dropped: no text (rows 4, 5")
     assert message.count(",") == ROWS_SHOWN
     assert faults.to_json()[0]["count"] == 20
+
+
+def test_brackets_without_end_are_one_bad_row(tmp_path):
+    path = tmp_path / "t.jsonl"
+    good = json.dumps({"text": "some words", "team": "x"})
+    path.write_text(good + "\n" + '{"text":' + "[" * 100_000 + "\n" + good + "\n")
+    faults = Faults()
+    assert len(read_tickets(path, Columns(), faults)) == 2
+    assert [(fault.kind, list(fault.rows)) for fault in faults] == [("malformed_row", [2])], "row 2 alone"
