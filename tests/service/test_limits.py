@@ -205,3 +205,15 @@ def test_requests_in_one_packet_are_answered_in_order(server: Running) -> None:
     places = [response.index(b'"ticket_id":"%d"' % number) for number in range(5)]
     assert places == sorted(places)
     assert response.endswith(b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_a_wish_for_another_protocol_costs_no_ticket(server: Running, protocol: bytes) -> None:
+    """Java's HTTP client asks for HTTP/2 with each request; the body is HTTP/1.1 all the same."""
+    body = b'{"text": "parcel late"}'
+    wish = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: %s\r\nHTTP2-Settings: AA\r\n" % protocol
+    with server.connect() as connection:
+        connection.sendall(HEAD + wish + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        response = everything(connection)
+    assert status(response) == 200
+    assert b"delivery" in response
