@@ -83,6 +83,10 @@ def clean(text: str) -> Cleaned:
             if _is_enough(changed.text, cleaned.text, fewest_words):
                 cleaned = changed
                 break
+    if not cleaned.text.strip():  # markup around characters that nobody sees: the markup is what there is
+        whole = Cleaned(text, range(len(text)), range(1, len(text) + 1))
+        folded = _apply(whole, fold_characters(text))
+        return folded if folded.text.strip() else cleaned
     return cleaned
 
 

@@ -143,6 +143,7 @@ MAIL = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=5)), max_
 @settings(max_examples=500)
 @given(MAIL)
 @example("<p>\n> \u2026\r\n")
+@example("<p>\x00")
 def test_any_mail_keeps_its_promises(sent: str) -> None:
     cleaned = clean(sent)
     visible = [
