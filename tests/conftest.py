@@ -9,6 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Continuous integration tries the same examples each time; a person's run tries new ones. No deadline: a busy
+# machine is slow, which says nothing about the code.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("person", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "person")
 
 ROOT = Path(__file__).parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"

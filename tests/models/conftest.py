@@ -7,15 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from models.bundle import BundleConfig, Thresholds, write_bundle
 from models.tokenizer import Tokenizer, build_word_tokenizer
 from tests.models.small_graph import small_graph
-
-# A busy machine is slow, which says nothing about the code.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 TEXTS = ["my parcel is late, my parcel is lost", "refund my card, refund my order", "parcel late card lost"]
 TEAMS = ["delivery", "payment", "account"]
