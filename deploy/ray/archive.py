@@ -214,7 +214,7 @@ def run_ray(chunks: list[Chunk], arguments: dict[str, Any], workers: int | None)
             Router,
             batch_size=1,
             num_cpus=1,
-            compute=ray.data.ActorPoolStrategy(size=size),
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=size),
             fn_constructor_kwargs=arguments,
         )
         totals = dict.fromkeys(("records", "routed", "review", "failed"), 0)
