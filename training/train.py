@@ -61,7 +61,7 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "t
     network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher)
     if parallel.number() > 0:
         return None
-    model = to_onnx(network)
+    model = to_onnx(network, recipe.window or recipe.max_tokens)
     bundle = calibrate(open_bundle(model, tokenizer, dataset, recipe, out, name), dataset)
     answers = answer(bundle, dataset.valid.texts)
     evaluation = assess(answers, dataset.valid, dataset.teams)
