@@ -185,7 +185,7 @@ def test_a_graph_for_rows_up_to_a_length_has_no_branch_for_longer_ones(longest):
     logits, weights = compare(network, session, padded_batch([longest, 1]))
     assert logits <= 1e-5
     assert weights <= 1e-5
-    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument):
+    with pytest.raises(Exception, match="Non-zero status code returned while running Add node"):
         session.run(["logits"], {"input_ids": padded_batch([max(2, longest) + 1])})
 
 
