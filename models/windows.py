@@ -64,7 +64,7 @@ def read_windows(
         for row, length in enumerate(lengths)
         for piece in windows(length, window // 2 if of_story[row] else window)
     ]
-    rows = np.zeros((len(pieces), min(window, max(lengths))), dtype=np.int64)
+    rows = np.zeros((len(pieces), max(end - start for _, start, end in pieces)), dtype=np.int64)
     for line, (row, start, end) in zip(rows, pieces, strict=True):
         line[: end - start] = input_ids[row, start:end]
     scored = np.concatenate([run(rows[at : at + MOST_ROWS]) for at in range(0, len(rows), MOST_ROWS)])

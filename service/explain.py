@@ -71,7 +71,8 @@ def tokens(answer: Answer) -> dict[str, Any]:
     window = window_of(runtime, answer.encoding.ids)
     words = _words(answer, window)
     effects, method = token_effects(runtime, window, words, contrast)
-    by_word = [float(sum(effects[token - window.start] for token in word.tokens)) for word in words]
+    by_token = effects.tolist()
+    by_word = [sum([by_token[token - window.start] for token in word.tokens]) for word in words]
     change = SmallestChange(answer, words, by_word, contrast).find()
     return {
         "level": "tokens",
@@ -98,9 +99,6 @@ class Window:
     count: int
     ids: Sequence[int]
 
-    def holds(self, first: int, last: int) -> bool:
-        return self.start <= first and last < self.end
-
     def document(self) -> dict[str, int]:
         return {"start": self.start, "end": self.end, "tokens": self.count}
 
@@ -115,8 +113,7 @@ def window_of(runtime: Runtime, ids: Sequence[int]) -> Window:
 
 def _words(answer: Answer, window: Window) -> list[Word]:
     """The words that lie in the window as a whole."""
-    every = words_of(answer.joined, answer.encoding)
-    return [word for word in every if window.holds(word.tokens[0], word.tokens[-1])]
+    return words_of(answer.joined, answer.encoding, window.start, window.end)
 
 
 def token_effects(
@@ -171,12 +168,24 @@ def without(ids: Sequence[int], tokens: Iterable[int]) -> list[int]:
     return [each for place, each in enumerate(ids) if place not in gone]
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The team that wins without some words, and the log-odds that the chosen team then has against it.
+
+    For the chosen team itself: its log-odds against the best of the others, which are positive.
+    """
+
+    team: int
+    log_odds: float
+
+
 class SmallestChange:
     """The fewest words without which another team wins.
 
     All sets of one word, then of two and so on, are tried while the ticket is short enough for that. Beyond,
     the words with the largest effects go, as few of them as it takes; then those that were not needed come
-    back. What is reported was checked by routing the ticket as it was sent without these words.
+    back. The effects say where to look first, so that few sets need be run. What is reported was checked by
+    routing the ticket as it was sent without these words.
     """
 
     def __init__(
@@ -193,7 +202,7 @@ class SmallestChange:
             self.ids = library.encode(answer.joined.text, add_special_tokens=False).ids
         self.candidates = [number for number, word in enumerate(words) if word.wordy]
         self.runs = 0
-        self.known: dict[tuple[int, ...], int] = {}  # winners by ids
+        self.known: dict[tuple[int, ...], Outcome] = {}  # by ids
 
     def find(self) -> dict[str, Any]:
         """{words, team, limit, exhaustive}: no words and no team where none was found."""
@@ -217,9 +226,9 @@ class SmallestChange:
             if spent > TRIED_TOKENS:
                 return None, False
             sets.sort(key=lambda chosen: -sum(self.effects[number] for number in chosen))
-            winners = self._winners(sets)
-            for chosen, winner in zip(sets, winners, strict=True):
-                if winner != self.contrast.team and (confirmed := self._confirm(chosen)) is not None:
+            outcomes = self._outcomes(sets)
+            for chosen, outcome in zip(sets, outcomes, strict=True):
+                if outcome.team != self.contrast.team and (confirmed := self._confirm(chosen)) is not None:
                     return (chosen, confirmed), True
         return None, True
 
@@ -227,49 +236,73 @@ class SmallestChange:
         """The words with the largest effects: as few of them as it takes, less those that were not needed."""
         strongest = sorted(self.candidates, key=lambda number: -self.effects[number])[:MOST_WORDS]
         strongest = [number for number in strongest if self.effects[number] > 0]
-        if not strongest or not self._changes(strongest):
+        count = self._fewest(strongest)
+        if count is None:
             return None
-        keeps, changes = 0, len(strongest)
-        while changes - keeps > 1:
-            middle = (keeps + changes) // 2
-            if self._changes(strongest[:middle]):
-                changes = middle
-            else:
-                keeps = middle
-        chosen = self._without_the_needless(strongest[:changes])
-        for tried in (chosen, strongest[:changes]):
+        chosen = self._without_the_needless(strongest[:count])
+        for tried in (chosen, strongest[:count]):
             if (winner := self._confirm(tried)) is not None:
                 return tuple(tried), winner
         return None
 
+    def _fewest(self, strongest: Sequence[int]) -> int | None:
+        """How many of the first words it takes; None where all of them do not change the team.
+
+        Each try starts from what the one before left of the log-odds and goes as far as the effects say.
+        """
+        keeps, changes = 0, None
+        left = self.contrast.log_odds
+        while keeps < len(strongest) and changes != keeps + 1:
+            last = len(strongest) if changes is None else changes - 1
+            count, hoped = keeps + 1, left - self.effects[strongest[keeps]]
+            while hoped > 0 and count < last:
+                hoped -= self.effects[strongest[count]]
+                count += 1
+            outcome = self._outcome(strongest[:count])
+            if outcome.team != self.contrast.team:
+                changes = count
+            else:
+                keeps, left = count, outcome.log_odds
+        return changes
+
     def _without_the_needless(self, chosen: Sequence[int]) -> list[int]:
-        """Put words back, weakest first, where another team still wins."""
+        """Put words back, weakest first, where by their effect another team may still win."""
         needed = list(chosen)
+        over = -self._outcome(needed).log_odds
         for number in reversed(chosen):
             fewer = [other for other in needed if other != number]
             if not fewer or self.runs >= MOST_RUNS:
                 break
-            if self._changes(fewer):
-                needed = fewer
+            if self.effects[number] > over:
+                continue
+            outcome = self._outcome(fewer)
+            if outcome.team != self.contrast.team:
+                needed, over = fewer, -outcome.log_odds
         return needed
 
-    def _changes(self, chosen: Sequence[int]) -> bool:
-        winner = self.known.get(tuple(self._left(chosen)))
-        if winner is None:
-            self.runs += 1
-            winner = int(self._winners([chosen])[0])
-        return winner != self.contrast.team
+    def _outcome(self, gone: Sequence[int]) -> Outcome:
+        """What the network says without some words; a set is run once."""
+        known = self.known.get(tuple(self._left(gone)))
+        if known is not None:
+            return known
+        self.runs += 1
+        return self._outcomes([gone])[0]
 
     def _left(self, gone: Sequence[int]) -> list[int]:
         lost = [token for number in gone for token in self.words[number].tokens]
         return without(self.ids, lost)[: self.runtime.config.max_tokens]
 
-    def _winners(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """The winning team of the ticket without each set of words."""
+    def _outcomes(self, sets: Sequence[Sequence[int]]) -> list[Outcome]:
+        """The same for several sets, in one run of the graph."""
         rows = [self._left(each) for each in sets]
-        winners: np.ndarray = self.runtime.run(pad(rows)).argmax(axis=1)
-        self.known |= zip(map(tuple, rows), winners.tolist(), strict=True)
-        return winners
+        outcomes = [self._outcome_of(logits) for logits in self.runtime.run(pad(rows))]
+        self.known |= zip(map(tuple, rows), outcomes, strict=True)
+        return outcomes
+
+    def _outcome_of(self, logits: np.ndarray) -> Outcome:
+        team, winner = self.contrast.team, int(logits.argmax())
+        best = np.delete(logits, team).max() if winner == team else logits[winner]
+        return Outcome(winner, float(logits[team] - best) / self.runtime.config.temperature)
 
     def _confirm(self, chosen: Sequence[int]) -> int | None:
         """Route the ticket as sent without these words: the team that wins, or None if it is the same."""
@@ -277,9 +310,8 @@ class SmallestChange:
         words = [self.words[number] for number in chosen]
         joined = join(cut("subject", ticket.subject, words), cut("text", ticket.text, words) or "")
         ids = self.runtime.tokenizer.encode(joined.text).ids
-        winner = self.known.get(tuple(ids))
-        if winner is None:
-            winner = int(self.runtime.run(pad([ids]))[0].argmax())
+        known = self.known.get(tuple(ids))
+        winner = known.team if known else int(self.runtime.run(pad([ids]))[0].argmax())
         return None if winner == self.contrast.team else winner
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from models.text import Joined
-from models.tokenizer import Encoding, word_splitter
+from models.tokenizer import AsciiOffsets, Encoding, word_splitter
 
 _SPLITTER = word_splitter()
+# Tokens beyond each end that are looked at too, to see whether a word reaches over it.
+_AROUND = 4
 
 
 @dataclass(slots=True)
@@ -27,25 +29,38 @@ class Word:
 
     @property
     def wordy(self) -> bool:
-        return any(character.isalnum() for character in self.plain)
+        return self.plain.isalnum() or any(character.isalnum() for character in self.plain)
 
 
-def words_of(joined: Joined, encoding: Encoding) -> list[Word]:
-    """The words that the network read, in order; they never overlap.
+def words_of(joined: Joined, encoding: Encoding, first: int = 0, end: int | None = None) -> list[Word]:
+    """The words that the network read, in order; they never overlap. Of tokens [first, end), where given.
 
     A word is what the word tokenizer would make one token. Tokens that are smaller are put together, a token
     that is larger, or several that came from one character (an ellipsis), make one word of all they cover.
-    Tokens without characters belong to no word.
+    Tokens without characters belong to no word. A word that reaches over either end is left out.
     """
+    last = encoding.count if end is None else end
+    at = max(0, first - _AROUND)
+    every = _put_together(joined, encoding, at, encoding.offsets[at : last + _AROUND])
+    if at == 0 and last == encoding.count and first == 0:
+        return every
+    return [word for word in every if first <= word.tokens[0] and word.tokens[-1] < last]
+
+
+def _put_together(
+    joined: Joined, encoding: Encoding, at: int, offsets: Sequence[tuple[int, int]]
+) -> list[Word]:
+    """The words of the tokens from number `at` on."""
     text = joined.text
-    splits = [end for _, (_, end) in _SPLITTER.pre_tokenize_str(text)]
+    are_words = isinstance(encoding.offsets, AsciiOffsets)  # the word tokenizer's own: nothing to look up
+    splits = [] if are_words else [end for _, (_, end) in _SPLITTER.pre_tokenize_str(text)]
     fields = iter(joined.fields)
     name, offset, cleaned = next(fields)
     limit = offset + len(cleaned.text)
     found: list[Word] = []
     before: Word | None = None
     covered = -1  # the last of the word tokenizer's words that a token so far reached into
-    for token, (start, end) in enumerate(encoding.offsets):
+    for token, (start, end) in enumerate(offsets, at):
         while start < end and text[start].isspace():  # a subword may carry the space before it
             start += 1
         if start >= end:
@@ -54,16 +69,17 @@ def words_of(joined: Joined, encoding: Encoding) -> list[Word]:
             name, offset, cleaned = next(fields)
             limit = offset + len(cleaned.text)
             before = None
-        begin, finish = cleaned.starts[start - offset], cleaned.ends[min(end, limit) - offset - 1]
-        first = bisect_right(splits, start)
-        if before and (first <= covered or begin < before.end):
+        begin, finish = int(cleaned.starts[start - offset]), int(cleaned.ends[min(end, limit) - offset - 1])
+        goes_on = not are_words and bisect_right(splits, start) <= covered
+        if before is not None and (goes_on or begin < before.end):
             before.tokens.append(token)
             before.end = max(before.end, finish)
             before.plain += text[start:end]
         else:
             before = Word(name, begin, finish, [token], text[start:end])
             found.append(before)
-        covered = max(covered, bisect_right(splits, end - 1))
+        if not are_words:
+            covered = max(covered, bisect_right(splits, end - 1))
     return found
 
 

@@ -171,6 +171,7 @@ def test_the_surest_window_speaks_and_short_tickets_are_read_whole():
     assert max(rows * tokens for rows, tokens in shapes) <= 64 * 20
     assert read_windows(run, batch[1:, :5], 20)[1] == [(0, 5)]
     assert shapes[-1] == (1, 5)
+    assert max(tokens for _, tokens in shapes[:-1]) == 10  # a story's windows are half as long: no padding
     assert read_windows(run, batch, 0)[1] == [(0, 700), (0, 5)]
 
 
