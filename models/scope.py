@@ -23,7 +23,6 @@ import unicodedata
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -156,8 +155,7 @@ def known_words(scope: Scope) -> _Words:
     return _words(scope.words, scope.telling, scope.rarity, scope.rarest, tuple(scope.languages))
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What one ticket's words say.
 
     `words` is their number and `unknown` how many of them stand in fewer than two training tickets;
@@ -176,8 +174,8 @@ class Reading:
         return self.unknown / self.words if self.words else 0.0
 
 
-def objections(text: str, logits: np.ndarray, scope: Scope) -> list[Reason]:
-    """The reason against routing a ticket, from its text and logits (teams,): none or one.
+def objections(text: str, largest_logit: float, scope: Scope) -> list[Reason]:
+    """The reason against routing a ticket, from its text and its largest logit: none or one.
 
     One, because each would often bring the next one with it: a foreign ticket is out of scope, too.
     """
@@ -190,7 +188,7 @@ def objections(text: str, logits: np.ndarray, scope: Scope) -> list[Reason]:
         return ["mostly_unknown_words"]
     if ticket.words == 0 or (ticket.words <= SHORT and ticket.telling < scope.least_telling):
         return ["too_short"]
-    if scope.least_usual is not None and usualness(ticket, float(logits.max()), scope) < scope.least_usual:
+    if scope.least_usual is not None and usualness(ticket, largest_logit, scope) < scope.least_usual:
         return ["out_of_scope"]
     return []
 
@@ -209,14 +207,16 @@ def usualness(ticket: Reading, largest_logit: float, scope: Scope) -> float:
 def read(text: str, scope: Scope) -> Reading:
     """Look every word of a text up in the training tickets and, where unknown, among the languages."""
     found = split(text)
-    known = known_words(scope)
-    looked_up = [known[word] for word in found]
-    strangers = [word for word, entry in zip(found, looked_up, strict=True) if not entry[2]]
+    if not found:
+        return Reading(0, 0, 0.0, scope.rarest, _foreign_script(text, scope))
+    # map and zip go through the words without a step of the interpreter for each: this runs for every ticket.
+    telling, rarity, listed = zip(*map(known_words(scope).__getitem__, found), strict=True)
+    strangers = [] if all(listed) else [word for word, one in zip(found, listed, strict=True) if not one]
     return Reading(
         words=len(found),
         unknown=len(strangers),
-        telling=sum([entry[0] for entry in looked_up]),
-        rarity=_rarity([entry[1] for entry in looked_up if entry[1] is not None], scope.rarest),
+        telling=sum(telling),
+        rarity=_rarity([nats for nats in rarity if nats is not None], scope.rarest),
         foreign=_foreign_script(text, scope) or _foreign_language(found, strangers, scope),
     )
 

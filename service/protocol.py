@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.core import Service
-from service.edge import request_id_of
+from service.edge import WHOLE_RESPONSE, request_id_of
 from service.problems import CONTENT_TYPE, Problem
 
 # At the end: time for a client that has connected to send its request.
@@ -30,6 +31,32 @@ def without_upgrade(data: bytes) -> bytes:
     """
     head, end, body = data.partition(b"\r\n\r\n")
     return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + body
+
+
+def send_whole(
+    cycle: RequestResponseCycle, status: int, headers: list[tuple[bytes, bytes]], body: bytes
+) -> bool:
+    """Send a response to a POST in one write; uvicorn takes two, and looks at each header by itself.
+
+    `headers` must be sound and have the content length. False, and nothing sent, where there is something to
+    wait for or nobody to send to.
+    """
+    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started:
+        return False
+    parts = [STATUS_LINE[status]]
+    for name, value in (*cycle.default_headers, *headers):
+        parts += (name, b": ", value, b"\r\n")
+    if (b"connection", b"close") in headers:
+        cycle.keep_alive = False
+    elif not cycle.keep_alive:
+        parts.append(b"connection: close\r\n")
+    cycle.response_started = cycle.response_complete = True
+    cycle.transport.write(b"".join((*parts, b"\r\n", body)))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
 
 
 class Protocol(HttpToolsProtocol):
@@ -105,6 +132,7 @@ class Protocol(HttpToolsProtocol):
         self._disarm()
         super().on_headers_complete()
         self._streaming = self.scope["path"] == "/route/stream"
+        self.scope["extensions"] = {WHOLE_RESPONSE: {"send": partial(send_whole, self.cycle)}}
 
     def on_message_complete(self) -> None:
         self._in_message = False

@@ -59,7 +59,10 @@ def calibrate(bundle: Bundle, dataset: Dataset) -> Bundle:
     temperature = fit_temperature(logits, targets)
     scope = fit_scope(train.texts, train.teams, valid.texts, logits)
     usual = np.array(
-        [not objections(text, row, scope) for text, row in zip(valid.texts, logits, strict=True)]
+        [
+            not objections(text, max(row), scope)
+            for text, row in zip(valid.texts, logits.tolist(), strict=True)
+        ]
     )
     probabilities = calibrated(logits[usual], temperature)
     thresholds = choose_threshold(probabilities.max(axis=1), probabilities.argmax(axis=1) == targets[usual])

@@ -217,3 +217,39 @@ def test_a_wish_for_another_protocol_costs_no_ticket(server: Running, protocol: 
         response = everything(connection)
     assert status(response) == 200
     assert b"delivery" in response
+
+
+@pytest.mark.parametrize(
+    ("version", "header", "closes"),
+    [
+        (b"1.1", b"", False),
+        (b"1.1", b"Connection: close\r\n", True),
+        (b"1.0", b"", True),
+        (b"1.0", b"Connection: keep-alive\r\n", True),
+    ],
+)
+def test_an_answer_has_each_header_once_and_closes_when_it_should(
+    server: Running, version: bytes, header: bytes, closes: bool
+) -> None:
+    body = b'{"text": "my card was charged twice"}'
+    request = HEAD.replace(b"1.1", version) + header + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with server.connect() as connection:
+        connection.sendall(request)
+        response = b""
+        while b"\r\n\r\n" not in response:
+            response += connection.recv(65_536)
+        head, _, answer = response.partition(b"\r\n\r\n")
+        names = [line.partition(b":")[0].lower() for line in head.split(b"\r\n")[1:]]
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        while len(answer) < length:
+            answer += connection.recv(65_536)
+        assert json.loads(answer)["team"]
+        assert len(answer) == length
+        assert len(set(names)) == len(names)
+        assert {b"date", b"content-type", b"x-request-id", b"x-content-type-options"} <= set(names)
+        assert (b"connection: close" in head.lower()) == closes
+        if closes:
+            assert everything(connection) == b""
+        else:
+            connection.sendall(request)
+            assert status(connection.recv(65_536)) == 200
