@@ -28,20 +28,17 @@ END = np.iinfo(np.int64).max  # of a Slice: to the end
 
 
 class Passed(NamedTuple):
-    """Values inside one block, by their names in the graph: the stream x (batch * n, d) before and after
-    attention, what the ReLU let through (batch * n, feed_forward), and the scores (batch, heads, n, n)."""
+    """Values inside one block, by their names in the graph: what the ReLU let through
+    (batch * n, feed_forward), and the scores (batch, heads, n, n)."""
 
-    before: str
-    middle: str
     opened: str
     scores: str
 
 
-def effects_on_request(graph: GraphBuilder, blocks: list[Passed], last: str, teams: int) -> None:
+def effects_on_request(graph: GraphBuilder, blocks: list[Passed], teams: int) -> None:
     """Add `effects` (batch, n) in an If that runs when `contrast` (1 or batch, teams) is given.
 
-    `last` names the stream (batch * n, d) after the blocks. Left out, `contrast` is empty: the branch does
-    not run and `effects` has size 0. Padding has effect 0.
+    Left out, `contrast` is empty: the branch does not run and `effects` has size 0. Padding has effect 0.
     """
     graph.constant("contrast", np.zeros((0, teams)))
     average = graph.initializers["token"][FIRST_WORD_ID:].mean(axis=0, dtype=np.float32)
@@ -51,7 +48,7 @@ def effects_on_request(graph: GraphBuilder, blocks: list[Passed], last: str, tea
         graph.constant("wide_mean_token", average[-wide:])
     asked = graph.op("Cast", graph.op("Size", "contrast"), to=TensorProto.BOOL)
     yes, no = type(graph)("effects_"), type(graph)()
-    _walk_back(yes, blocks, last, int(wide))
+    _walk_back(yes, blocks, int(wide))
     nothing = numpy_helper.from_array(np.zeros((0, 0), np.float32))
     no.op("Constant", value=nothing, name="no_effects")
 
@@ -68,7 +65,7 @@ def effects_on_request(graph: GraphBuilder, blocks: list[Passed], last: str, tea
     )
 
 
-def _walk_back(back: GraphBuilder, blocks: list[Passed], last: str, wide: int) -> None:
+def _walk_back(back: GraphBuilder, blocks: list[Passed], wide: int) -> None:
     # gradient of contrast · logits by the normed mean (batch, 1, d), then by each token (batch * n, d)
     last_axis, middle_axis = _axis(back, -1), _axis(back, 1)
     by_pooled = back.op("Gemm", "contrast", "head.weight", transB=1)
@@ -77,15 +74,16 @@ def _walk_back(back: GraphBuilder, blocks: list[Passed], last: str, wide: int) -
     )
     by_mean = back.op("Unsqueeze", deep, middle_axis)
     by_token = back.op("Mul", back.op("Transpose", "token_shares", perm=[0, 2, 1]), by_mean)
-    g = _norm_back(back, "norm", last, back.op("Reshape", by_token, "flat"), last_axis)
+    g = _norm_back(back, "norm", back.op("Reshape", by_token, "flat"), last_axis)
     for number, passed in reversed(list(enumerate(blocks))):
         prefix = f"blocks.{number}"
         inner = back.op("Gemm", g, f"{prefix}.down.weight", transB=1)
-        inner = back.op("Mul", inner, back.op("Sign", passed.opened))  # ReLU: 1 where it was open, else 0
+        was_open = back.op("Cast", passed.opened, to=TensorProto.BOOL)
+        inner = back.op("Where", was_open, inner, "visible")  # ReLU; "visible" is a 0
         inner = back.op("Gemm", inner, f"{prefix}.up.weight", transB=1)
-        g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_2", passed.middle, inner, last_axis))
+        g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_2", inner, last_axis))
         read = _attention_back(back, f"{prefix}.attention", passed.scores, g)
-        g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_1", passed.before, read, last_axis))
+        g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_1", read, last_axis))
     g = back.op("Reshape", g, "batch_tokens_d")
     shares = back.op(
         "ReduceSum", back.op("Mul", g, back.op("Sub", "token_rows", "mean_token")), last_axis, keepdims=0
@@ -98,22 +96,17 @@ def _walk_back(back: GraphBuilder, blocks: list[Passed], last: str, wide: int) -
 
 def _wide_back(back: GraphBuilder, by_wide: str, last_axis: str, middle_axis: str) -> str:
     """Shares (batch, n) of what goes past the blocks: gate and norm held, a weighted mean of rows."""
-    by_mean = back.op(
-        "Unsqueeze", _norm_back(back, "wide.norm", "wide_mean", by_wide, last_axis), middle_axis
-    )
+    by_mean = back.op("Unsqueeze", _norm_back(back, "wide.norm", by_wide, last_axis), middle_axis)
     by_token = back.op("Mul", back.op("Transpose", "wide_shares", perm=[0, 2, 1]), by_mean)
     brought = back.op("Sub", "wide_rows", "wide_mean_token")
     return back.op("ReduceSum", back.op("Mul", by_token, brought), last_axis, keepdims=0)
 
 
-def _norm_back(back: GraphBuilder, name: str, x: str, g: str, last_axis: str) -> str:
+def _norm_back(back: GraphBuilder, name: str, g: str, last_axis: str) -> str:
     """Through a layer norm whose standard deviation is held: (g · scale - its mean) / deviation."""
-    centred = back.op("Sub", x, back.op("ReduceMean", x, last_axis))
-    variance = back.op("ReduceMean", back.op("Mul", centred, centred), last_axis)
-    epsilon = back.op("Constant", value=numpy_helper.from_array(np.array(1e-5, np.float32)))
-    deviation = back.op("Sqrt", back.op("Add", variance, epsilon))
     scaled = back.op("Mul", g, f"{name}.scale")
-    return back.op("Div", back.op("Sub", scaled, back.op("ReduceMean", scaled, last_axis)), deviation)
+    centred = back.op("Sub", scaled, back.op("ReduceMean", scaled, last_axis))
+    return back.op("Mul", centred, f"{name}.per_deviation")
 
 
 def _attention_back(back: GraphBuilder, prefix: str, scores: str, g: str) -> str:

@@ -87,7 +87,7 @@ def to_onnx(network: Network, longest: int = 0) -> bytes:
     normed = graph.op("Reshape", _norm(graph, weights, "norm", x), shape)
     _mean_and_head(graph, weights, real, padding, normed)
     _attention_on_request(graph, [passed.scores for passed in blocks])
-    effects_on_request(graph, blocks, x, config.teams)
+    effects_on_request(graph, blocks, config.teams)
 
     batch_tokens = ["batch", "tokens"]
     input_ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, batch_tokens)
@@ -203,7 +203,12 @@ def _lay_distances(graph: GraphBuilder, n: str, scalar: str) -> None:
 def _norm(graph: GraphBuilder, weights: dict[str, np.ndarray], name: str, x: str) -> str:
     scale = graph.constant(f"{name}.scale", weights[f"{name}.weight"])
     shift = graph.constant(f"{name}.shift", weights[f"{name}.bias"])
-    return graph.op("LayerNormalization", x, scale, shift, axis=-1, epsilon=1e-5)
+    outputs = [f"{name}.out", "", f"{name}.per_deviation"]  # the last is what `effects` divides by
+    node = helper.make_node(
+        "LayerNormalization", [x, scale, shift], outputs, name=outputs[0], axis=-1, epsilon=1e-5
+    )
+    graph.nodes.append(node)
+    return outputs[0]
 
 
 def _linear(
@@ -243,7 +248,7 @@ def _block(
         "Relu", _linear(graph, weights, f"{prefix}.up", _norm(graph, weights, f"{prefix}.norm_2", middle))
     )
     out = graph.op("Add", middle, _linear(graph, weights, f"{prefix}.down", inner))
-    return out, Passed(x, middle, inner, scores)
+    return out, Passed(inner, scores)
 
 
 def _mean_and_head(
