@@ -71,7 +71,8 @@ class Protocol(HttpToolsProtocol):
         self._in_headers = True
         self._in_message = False
         self._streaming = False
-        self._leaving = False
+        self._leaving = False  # nothing more is read
+        self._last_word: Problem | None = None  # to be said when what came before it is answered
         self._header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -116,10 +117,15 @@ class Protocol(HttpToolsProtocol):
             self._arm(self._service.settings.body_timeout_seconds)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """A client that only stopped sending still gets its answer; then the connection ends."""
-        if self.cycle is None or self.cycle.response_complete or self._in_message:
+        """A client that only stopped sending still gets its answers; then the connection ends."""
+        if self._last_word is not None:
+            return True
+        if not self._owes_answers():
             return None
-        self.cycle.keep_alive = False
+        if self._in_message:
+            self._refuse(Problem(400, "The request ended before it was complete."))
+        else:
+            self.cycle.keep_alive = False
         return True
 
     def on_message_begin(self) -> None:
@@ -143,8 +149,14 @@ class Protocol(HttpToolsProtocol):
 
         Closing at once would make the kernel reset the connection, and the answer could be lost with it.
         """
+        was_last = not self.pipeline
         super().on_response_complete()
-        if self._in_message and not self._in_headers and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._last_word is not None:
+            if was_last:
+                self._say(self._last_word)
+        elif self._arrives() and self.cycle.response_complete:
             self._unset_keepalive_if_required()
             self._leaving = True
             if self.transport.can_write_eof():
@@ -189,13 +201,34 @@ class Protocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._service.metrics.refused.inc("slow")
-        if self._in_message and (self.cycle is None or not self.cycle.response_started):
+        if self._arrives() and self.cycle.response_started:
+            self.transport.abort()
+        elif self._in_message:
             self._refuse(Problem(408, "The request took too long to arrive."))
         else:
-            self.transport.abort() if self._in_message else self.transport.close()
+            self.transport.close()
+
+    def _arrives(self) -> bool:
+        """Whether the body of the newest request is still on its way."""
+        return self._in_message and not self._in_headers
+
+    def _owes_answers(self) -> bool:
+        """Whether requests that arrived whole wait for their answers."""
+        if self._arrives():
+            return bool(self.pipeline)  # itself in it, behind others
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer a request that never became one, and close."""
+        """Answer a request that never became one, after those before it, and close."""
+        if not self._owes_answers():
+            self._say(problem)
+            return
+        if self._arrives():
+            self.pipeline.popleft()  # the newest: it will not be whole
+        self._disarm()
+        self._leaving, self._last_word = True, problem
+
+    def _say(self, problem: Problem) -> None:
         request_id = request_id_of(None)
         body = problem.body(request_id)
         lines = [

@@ -207,6 +207,64 @@ def test_requests_in_one_packet_are_answered_in_order(server: Running) -> None:
     assert response.endswith(b'{"status":"ok"}')
 
 
+def request_of(number: int, text: str = "parcel", **fields: str) -> bytes:
+    body = json.dumps({"ticket_id": str(number), "text": text, **fields}).encode()
+    return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+BROKEN = {
+    "garbage": b"nonsense\r\n\r\n",
+    "half a line": b"POST /rou",
+    "half a body": HEAD + LENGTH + b"{",
+    "a bad chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("half_closed", [False, True], ids=["open", "half closed"])
+def test_what_comes_behind_them_costs_no_requests(
+    start: Callable[..., Running], broken: bytes, half_closed: bool
+) -> None:
+    running = start(header_timeout_seconds=0.5, body_timeout_seconds=0.5)
+    with running.connect() as connection:
+        connection.sendall(b"".join(map(request_of, range(5))) + broken)
+        if half_closed:
+            connection.shutdown(socket.SHUT_WR)
+        response = everything(connection)
+    places = [response.index(b'"ticket_id":"%d"' % number) for number in range(5)]
+    assert places == sorted(places)
+    head, _, last = response[places[-1] :].partition(b"HTTP/1.1 ")
+    assert b'"delivery"' in head
+    assert last[:3] in (b"400", b"408")
+    assert running.route("parcel").status == 200
+    assert running.metrics()["larkfield_in_flight_requests"] == 0
+
+
+def test_a_request_whose_body_comes_later_is_answered_after_the_one_before(server: Running) -> None:
+    later = request_of(1)
+    with server.connect() as connection:
+        connection.sendall(request_of(0) + later[:-10])
+        first = b""
+        while b'"ticket_id":"0"' not in first:
+            first += connection.recv(65_536)
+        connection.sendall(later[-10:] + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        response = first + everything(connection)
+    assert b'"ticket_id":"1"' in response
+    assert response.endswith(b'{"status":"ok"}')
+
+
+def test_a_second_request_that_is_slow_is_told_so(start: Callable[..., Running]) -> None:
+    running = start(header_timeout_seconds=0.3)
+    with running.connect() as connection:
+        connection.sendall(request_of(0))
+        first = b""
+        while b'"ticket_id":"0"' not in first:
+            first += connection.recv(65_536)
+        connection.sendall(HEAD)
+        response = everything(connection)
+    assert status(response[response.index(b"HTTP/1.1 ") :]) == 408
+
+
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
 def test_a_wish_for_another_protocol_costs_no_ticket(server: Running, protocol: bytes) -> None:
     """Java's HTTP client asks for HTTP/2 with each request; the body is HTTP/1.1 all the same."""
