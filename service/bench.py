@@ -313,8 +313,7 @@ def handoff(bundle: Path, script: Path) -> dict[str, tuple[float, float]]:
     """p50 at 1 connection and requests per second at 16, by where batches run."""
     rows = {}
     for how in ("never", "auto", "always"):
-        settings: dict[str, Any] = {"handoff": how} | ({"inline_tokens": 0} if how == "always" else {})
-        with running(ours(bundle, **settings)) as server:
+        with running(ours(bundle, handoff=how)) as server:
             wrk(server.port, script, 16, 1)
             one, many = wrk(server.port, script, 1, 2), wrk(server.port, script, 16, 3)
             rows[how] = (one.p50_ms, many.per_second)

@@ -1,10 +1,10 @@
 """The queue before the graph: what waits is batched at once, nothing waits for company.
 
 A ticket is put into a bounded queue; as soon as the engine is free it takes what is there, up to a token
-budget, sorts it by length so that little is padding, and runs it. A small batch runs where it is (a hand-off
-to a thread costs about as much as the run); a large one goes to a thread where there is a core for it, so
-that the event loop goes on reading and writing. A long ticket always goes to a thread of its own and blocks
-nobody.
+budget, sorts it by length so that little is padding, and runs it. A ticket alone runs where it is: a hand-off
+to a thread costs a good part of the run. Where more than one waits and there is a core for it, a thread takes
+from the queue too, and both go on until it is empty; in between, the event loop looks at its connections. A
+long ticket always goes to a thread of its own and blocks nobody.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from service.settings import Settings
 T = TypeVar("T")
 
 # A shorter ticket joins a longer one's run while the padding costs less than a run of its own would.
-PADDING_WORTH_A_RUN = 24
+PADDING_WORTH_A_RUN = 12
 _SWEEP_SECONDS = 0.02
 
 
@@ -56,8 +56,11 @@ class Lane:
         self.busy = False
         self.pool = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    def take(self) -> list[list[Job]]:
-        """Runs of the oldest jobs that still matter, within one budget, all of one runtime; lock held."""
+    def take(self, most_tokens: int = 0) -> list[list[Job]]:
+        """Runs of the oldest jobs that still matter, all of one runtime; lock held.
+
+        Within the runtime's budget and `most_tokens`, if any (padding included, but one job at least).
+        """
         jobs: list[Job] = []
         longest = 0
         while self.queue:
@@ -67,7 +70,8 @@ class Lane:
                 continue
             longest = max(longest, len(job.ids))
             runtime = jobs[0].runtime if jobs else job.runtime
-            full = len(jobs) >= runtime.batch_tickets or longest * (len(jobs) + 1) > runtime.batch_tokens
+            budget = min(most_tokens or runtime.batch_tokens, runtime.batch_tokens)
+            full = len(jobs) >= runtime.batch_tickets or longest * (len(jobs) + 1) > budget
             if jobs and (full or job.runtime is not runtime):
                 break
             jobs.append(self.queue.popleft())
@@ -132,6 +136,7 @@ class Engine:
         self._long_texts = Aside("long_texts", settings.max_queue, settings, metrics)
         spare_cores = (os.cpu_count() or 1) > settings.workers
         self._hand_off = settings.handoff == "always" or (settings.handoff == "auto" and spare_cores)
+        self._inline = settings.handoff != "always"  # whether runs on a CPU may be in this thread, too
 
     @property
     def depth(self) -> int:
@@ -191,25 +196,31 @@ class Engine:
     def _drain(self) -> None:
         """Start what can be started now."""
         self._scheduled = False
-        self._start(self._long, 0)
-        runs = self._start(self._batches, self._settings.inline_tokens if self._hand_off else None)
+        self._start(self._long)
+        lane = self._batches
+        if not lane.queue:
+            return
+        here = self._inline and (not self._hand_off or lane.queue[0].runtime.provider == "CPU")
+        if self._hand_off and (len(lane.queue) > 1 or not here):
+            self._start(lane)
+        if not here:
+            return
+        with lane.lock:
+            runs = lane.take(self._settings.inline_tokens)
         for run in runs:
             self._finish(run, run_jobs(run))
-        if runs and self._batches.queue:
+        if lane.queue:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._drain)
 
-    def _start(self, lane: Lane, inline_tokens: int | None) -> list[list[Job]]:
-        """Let the lane's thread begin, unless it is at work or what waits is so little: that comes back."""
+    def _start(self, lane: Lane) -> None:
+        """Let the lane's thread take what waits, unless it is at work already."""
         with lane.lock:
             if lane.busy or not lane.queue:
-                return []
-            runs = lane.take()
-            if inline_tokens is None or padded_tokens(runs) <= inline_tokens:
-                return runs
+                return
             lane.busy = True
+            runs = lane.take()
         lane.pool.submit(self._work, lane, runs, asyncio.get_running_loop())
-        return []
 
     def _work(self, lane: Lane, runs: list[list[Job]], loop: asyncio.AbstractEventLoop) -> None:
         """Run, and take what has queued up meanwhile without asking the event loop; in the lane's thread."""

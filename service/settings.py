@@ -80,11 +80,15 @@ class Settings(BaseSettings):
         0, ge=0, description="Tickets in one run of the graph; 0 = 16 on a CPU, 512 on a GPU."
     )
     inline_tokens: int = Field(
-        256, ge=0, description="Batches up to this many padded tokens run without a thread hand-off."
+        160,
+        ge=0,
+        description="Padded tokens that are run between two looks at the connections; longer tickets go to a "
+        "thread of their own.",
     )
     handoff: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="Hand larger batches to a thread; auto = when there are more cores than workers.",
+        description="Whether a thread runs tickets too: auto = when several wait and cores outnumber "
+        "workers, always = it runs all of them.",
     )
     intra_op_threads: int = Field(1, ge=1, description="Threads inside one run of the graph.")
 

@@ -102,7 +102,17 @@ def test_short_tickets_do_not_carry_a_long_ones_padding(metrics: Metrics) -> Non
     async def body(engine: Engine, graph: Any) -> None:
         await logits(submit(engine, graph, 100, 8, 95, 10))
 
-    assert run(metrics, body).runs == [(2, 100), (2, 10)]
+    assert run(metrics, body, inline_tokens=512).runs == [(2, 100), (2, 10)]
+
+
+def test_the_connections_are_looked_at_between_runs(metrics: Metrics) -> None:
+    async def body(engine: Engine, graph: Any) -> None:
+        jobs = submit(engine, graph, *[60] * 8)
+        await jobs[0].done
+        assert len(graph.runs) < 8
+        assert await logits(jobs) == [60] * 8
+
+    assert run(metrics, body, inline_tokens=120).runs == [(2, 60)] * 4
 
 
 def test_a_run_keeps_its_budget(metrics: Metrics) -> None:
@@ -169,15 +179,43 @@ def test_a_long_ticket_blocks_nobody(metrics: Metrics) -> None:
     assert by_shape[2, 6] == threading.current_thread().name
 
 
-def test_large_batches_leave_the_event_loop_where_a_core_is_free(metrics: Metrics) -> None:
+def test_a_thread_and_the_event_loop_share_what_waits(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    here = threading.current_thread().name
+
+    class Shared(Graph):
+        """The thread's run ends only after one in the event loop's thread."""
+
+        def run(self, ids: np.ndarray) -> np.ndarray:
+            if threading.current_thread().name == here:
+                self.gate.set()
+            return super().run(ids)
+
+    graph = Shared(batch_tokens=120)
+    graph.gate.clear()
+
     async def body(engine: Engine, graph: Any) -> None:
-        await logits(submit(engine, graph, *[60] * 8))
+        assert await logits(submit(engine, graph, *[60] * 6)) == [60] * 6
         while engine._batches.busy:
             await asyncio.sleep(0.001)
-        await logits(submit(engine, graph, 60))
+        assert await logits(submit(engine, graph, 70)) == [70]
 
-    graph = run(metrics, body, handoff="always", inline_tokens=256)
-    assert [name.startswith("larkfield-batch") for name in graph.threads] == [True, False]
+    run(metrics, body, graph, handoff="auto", inline_tokens=120)
+    by_thread = list(zip(graph.threads, graph.runs, strict=True))
+    assert sum(tickets for name, (tickets, _) in by_thread if name.startswith("larkfield-batch")) >= 2
+    assert sum(tickets for name, (tickets, _) in by_thread if name == here) >= 3
+    assert by_thread[-1] == (here, (1, 70))  # a ticket alone is not handed over
+
+
+def test_all_runs_are_in_the_thread_if_that_is_wanted(metrics: Metrics) -> None:
+    async def body(engine: Engine, graph: Any) -> None:
+        assert await logits(submit(engine, graph, *[60] * 8)) == [60] * 8
+        assert await logits(submit(engine, graph, 70)) == [70]
+
+    graph = run(metrics, body, handoff="always")
+    assert all(name.startswith("larkfield-batch") for name in graph.threads)
 
 
 def test_two_runtimes_are_never_mixed(metrics: Metrics) -> None:
