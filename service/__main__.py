@@ -9,7 +9,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from service.settings import Settings
+from service.settings import SHIPPED_BUNDLE, Settings
+
+# One for the teams of the shipped bundle; another bundle may route quite other tickets.
+_EXAMPLE = "My card was charged twice for one order, please remove one charge"
 
 
 def main() -> int:
@@ -60,7 +63,8 @@ def greet(settings: Settings, port: int) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{port}"
     key = "" if not settings.api_keys.get_secret_value() else " -H 'X-API-Key: …'"
-    ticket = '{"text": "My card was charged twice for one order, please remove one charge"}'
+    text = _EXAMPLE if settings.bundle == SHIPPED_BUNDLE else "Put one of your own tickets here"
+    ticket = f'{{"text": "{text}"}}'
     print(f"Larkfield router on {address}, bundle {settings.bundle.name}. Try:\n")
     print(f"  curl {address}/route -H 'Content-Type: application/json'{key} -d '{ticket}'\n", flush=True)
 

@@ -63,6 +63,17 @@ def admit(service: Service, key: bytes | None, admin: bool = False) -> None:
     )
 
 
+def must_be_plain(content_encoding: bytes | None) -> None:
+    """415 for a compressed body: it would be read as what it is not."""
+    if content_encoding is None or content_encoding.strip().lower() in (b"", b"identity"):
+        return
+    raise Problem(
+        415,
+        "Compressed bodies are not read: send the body as it is, without Content-Encoding.",
+        headers=[(b"accept-encoding", b"identity")],
+    )
+
+
 def too_large(limit_bytes: int) -> Problem:
     """413; the connection is closed, for the rest of the body will not be read."""
     return Problem(413, f"The body is larger than {limit_bytes} bytes.", close=True)
@@ -155,6 +166,7 @@ class Edge:
         response = _Response(self.service, request_id, send)
         try:
             self._admit(scope)
+            must_be_plain(headers.get(b"content-encoding"))
             limited = _Limited(receive, headers.get(b"content-length"), self._limit(scope["path"]))
             await self.app(scope, limited, response)
         except Problem as problem:

@@ -94,5 +94,5 @@ def _shown(part: int | str) -> str:
 
 def _message(item: Any) -> str:
     if item["type"] == "json_invalid":
-        return "not valid JSON"  # the parser's own message may quote the input
+        return "not valid JSON in UTF-8"  # the parser's own message may quote the input
     return str(item["msg"])

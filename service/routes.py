@@ -20,10 +20,12 @@ from service.edge import (
     WHOLE_RESPONSE,
     admit,
     log_request,
+    must_be_plain,
     problem_headers,
     read_body,
     request_id_of,
 )
+from service.incoming import parsed
 from service.keys import presented
 from service.metrics import CONTENT_TYPE
 from service.problems import Problem, invalid, unknown_error
@@ -117,16 +119,17 @@ class RouteTicket:
         service.engine.refuse_when_full()
         body = await read_body(receive, given.get(b"content-length"), service.settings.max_body_bytes)
         must_be_json(given.get(b"content-type"))
+        must_be_plain(given.get(b"content-encoding"))
         began = perf_counter()
-        ticket = ROUTE_REQUEST.validate_json(body)
-        parsed = perf_counter()
+        ticket = parsed(ROUTE_REQUEST.validate_json, body)
+        read = perf_counter()
         trace = given.get(b"traceparent") if service.settings.tracing else None
         answer = await service.answer(
             ticket, request_id, began=began, traceparent=trace.decode("latin-1") if trace else None
         )
         answered = perf_counter()
         payload = orjson.dumps(answer.document(), option=_NUMBERS)
-        answer.stages["parse"] = parsed - began
+        answer.stages["parse"] = read - began
         answer.stages["serialize"] = perf_counter() - answered
         service.metrics.stage_seconds.observe(answer.stages["parse"], "parse")
         service.metrics.stage_seconds.observe(answer.stages["serialize"], "serialize")
@@ -190,7 +193,7 @@ async def route_batch(request: Request) -> Response:
     must_be_json(request.headers.get("content-type", "").encode("latin-1"))
     await service.first_loaded()
     try:
-        batch = BatchRequest.model_validate_json(await request.body())
+        batch = parsed(BatchRequest.model_validate_json, await request.body())
     except ValidationError as error:
         raise invalid(error) from None
     most = service.settings.max_batch_tickets
@@ -303,9 +306,9 @@ async def _lines(request: Request, limit_bytes: int) -> AsyncIterator[bytes | Pr
 
 def _parsed(line: bytes) -> Any:
     try:
-        return orjson.loads(line)
+        return parsed(orjson.loads, line)
     except orjson.JSONDecodeError:
-        return Problem(422, "The line is not valid JSON.")
+        return Problem(422, "The line is not valid JSON in UTF-8.")
 
 
 async def route_one(
@@ -317,8 +320,8 @@ async def route_one(
     try:
         if isinstance(ticket, Problem):
             raise ticket
-        parsed = RouteRequest.model_validate(ticket, strict=True)
-        answer = await _when_there_is_room(service, parsed, request_id, source)
+        request = RouteRequest.model_validate(ticket, strict=True)
+        answer = await _when_there_is_room(service, request, request_id, source)
         return True, answer.document()
     except Problem as raised:
         problem = raised

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from service.incoming import without_halves
 from tests.service.conftest import Running
 
 PROBLEM = "application/problem+json"
@@ -58,15 +62,14 @@ def test_a_long_ticket_is_cut_and_says_so(server: Running) -> None:
         ({"text": "x", "ticket_id": 7}, "ticket_id", "Input should be a valid string"),
         ({"text": "x", "explain": "all"}, "explain", "Input should be 'none', 'tokens', 'heads' or 'full'"),
         ({"text": "x", "subject": "s" * 3000}, "subject", "String should have at most 2000 characters"),
-        (b"{", "body", "not valid JSON"),
-        (b"", "body", "not valid JSON"),
+        (b"{", "body", "not valid JSON in UTF-8"),
+        (b"", "body", "not valid JSON in UTF-8"),
         (b"[1]", "body", "Input should be an object"),
         (b'{"text": NaN}', "text", "Input should be a valid string"),
         (b'{"text": 1e999}', "text", "Input should be a valid string"),
-        (b'{"text": ' + b"9" * 5000 + b"}", "body", "not valid JSON"),
-        (b'{"text": "\\ud800"}', "body", "not valid JSON"),
-        (b"\xff\xfe", "body", "not valid JSON"),
-        (b'{"text": ' + b"[" * 100_000, "body", "not valid JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "body", "not valid JSON in UTF-8"),
+        (b"\xff\xfe", "body", "not valid JSON in UTF-8"),
+        (b'{"text": ' + b"[" * 100_000, "body", "not valid JSON in UTF-8"),
     ],
 )
 def test_wrong_input_is_named(server: Running, body: Any, field: str, message: str) -> None:
@@ -122,6 +125,59 @@ def test_a_form_of_another_site_is_refused(server: Running, content_type: str) -
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
 def test_json_may_be_written_otherwise(server: Running, content_type: str) -> None:
     assert server.call("POST", "/route", b'{"text": "x"}', content_type=content_type).status == 200
+
+
+@pytest.mark.parametrize("path", ["/route", "/route/batch", "/route/stream", "/feedback", "/admin/reload"])
+@pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, identity", "nonsense"])
+def test_a_compressed_body_is_refused_with_what_is_expected(
+    start: Callable[..., Running], path: str, encoding: str
+) -> None:
+    running = start(admin_key="chief")
+    kind = "application/x-ndjson" if path == "/route/stream" else "application/json"
+    body = gzip.compress(b'{"text": "parcel"}')
+    headers = {"content_type": kind, "content_encoding": encoding, "x_api_key": "chief"}
+    reply = running.call("POST", path, body, **headers)
+    assert reply.status == 415
+    assert "without Content-Encoding" in reply.json()["detail"]
+    assert reply.headers["accept-encoding"] == "identity"
+
+
+def test_a_body_that_says_it_is_as_it_is_is_read(server: Running) -> None:
+    assert server.call("POST", "/route", b'{"text": "x"}', content_encoding="identity").status == 200
+
+
+MARK = b"\xef\xbb\xbf"
+
+
+def test_a_byte_order_mark_is_skipped(server: Running) -> None:
+    ticket = b'{"text": "parcel late"}'
+    assert server.call("POST", "/route", MARK + ticket).json()["team"] == "delivery"
+    batch = server.call("POST", "/route/batch", MARK + b'{"tickets": [%s]}' % ticket)
+    assert batch.json()["routed"] == 1
+    lines = MARK + ticket + b"\r\n" + MARK + ticket
+    stream = server.call("POST", "/route/stream", lines, content_type="application/x-ndjson")
+    assert [json.loads(line)["team"] for line in stream.body.splitlines()] == ["delivery"] * 2
+
+
+HALVES = {
+    rb"parcel \ud83d": "parcel \ufffd",
+    rb"\uDE00 parcel": "\ufffd parcel",
+    rb"\ud83d\ud83d\ude00": "\ufffd\U0001f600",
+    rb"\\ud83d \\\ud83d \n\"": '\\ud83d \\\ufffd \n"',
+}
+
+
+@pytest.mark.parametrize("sent", HALVES)
+def test_half_an_emoji_is_no_reason_to_lose_a_ticket(server: Running, sent: bytes) -> None:
+    assert json.loads(without_halves(b'"%s"' % sent)) == HALVES[sent]
+    ticket = b'{"ticket_id": "%s", "text": "%s"}' % (sent, sent)
+    reply = server.call("POST", "/route", ticket)
+    assert reply.json()["ticket_id"] == HALVES[sent]
+    batch = server.call("POST", "/route/batch", b'{"tickets": [%s, {"text": "card"}]}' % ticket).json()
+    assert [result["ticket_id"] for result in batch["results"]] == [HALVES[sent], None]
+    assert batch["routed"] == 2
+    stream = server.call("POST", "/route/stream", ticket, content_type="application/x-ndjson")
+    assert json.loads(stream.body)["ticket_id"] == HALVES[sent]
 
 
 @pytest.mark.parametrize("path", ["/route", "/healthz", "/readyz", "/metrics", "/openapi.json", "/nowhere"])

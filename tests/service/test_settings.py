@@ -101,3 +101,4 @@ def test_the_greeting_can_be_pasted(start: Callable[..., Running]) -> None:
     curl = next(line.strip() for line in output.splitlines() if line.strip().startswith("curl"))
     done = subprocess.run(["bash", "-c", curl + " -sS"], capture_output=True, text=True, timeout=240)
     assert '"team"' in done.stdout
+    assert "charged" not in output  # these are not the shipped bundle's teams
