@@ -10,7 +10,6 @@ Label values come from the bundle and from the code, never from a ticket.
 from __future__ import annotations
 
 import os
-import tempfile
 from bisect import bisect_left
 from pathlib import Path
 from typing import Any, get_args
@@ -21,8 +20,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from models.decision import Reason
+from service.scratch import Scratch
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+SCRATCH = "larkfield-metrics-"
 
 # 0.1 ms to 5 s; a stage can be shorter than a request.
 _REQUEST_SECONDS = [1e-4 * x for x in (1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 350, 500)]
@@ -53,8 +54,8 @@ class Metrics:
     """Every metric of one worker, and the text of all workers together."""
 
     def __init__(self, folder: Path | None = None, worker: int = 0) -> None:
-        self._own = tempfile.TemporaryDirectory(prefix="larkfield-metrics-") if folder is None else None
-        self.folder = Path(self._own.name) if self._own else Path(folder or "")
+        self._own = Scratch(SCRATCH) if folder is None else None
+        self.folder = self._own.path if self._own else Path(folder or "")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.worker = worker
         for stale in self.folder.glob(f"gauge_*_{worker}.db"):

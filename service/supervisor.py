@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -23,6 +22,8 @@ from types import FrameType
 from typing import Any
 
 from service.channel import Lines, Message, send
+from service.metrics import SCRATCH
+from service.scratch import Scratch
 from service.settings import Settings
 from service.worker import CANNOT_SERVE, listen
 
@@ -78,7 +79,8 @@ class Supervisor:
         self._reloads = 0
         self._ending = False
         self._failed = False
-        self._folder = tempfile.TemporaryDirectory(prefix="larkfield-metrics-")
+        self._scratch = Scratch(SCRATCH) if settings.metrics_folder is None else None
+        self._folder = self._scratch.path if self._scratch else Path(settings.metrics_folder or "")
 
     def run(self) -> int:
         """Start the workers and keep them until SIGTERM or SIGINT."""
@@ -95,7 +97,8 @@ class Supervisor:
                 if worker.process is not None and worker.process.poll() is None:
                     worker.process.kill()
                     worker.process.wait()
-            self._folder.cleanup()
+            if self._scratch is not None:
+                self._scratch.remove()
         return CANNOT_SERVE if self._failed else 0
 
     def _on_signal(self, sig: int, _: FrameType | None) -> None:
@@ -104,14 +107,14 @@ class Supervisor:
 
     def _start(self, worker: Worker) -> None:
         ours, theirs = socket.socketpair()
-        folder = self._settings.metrics_folder or Path(self._folder.name)
-        environment = os.environ | {"LARKFIELD_METRICS_FOLDER": str(folder)}
+        environment = os.environ | {"LARKFIELD_METRICS_FOLDER": str(self._folder)}
         command = [sys.executable, "-m", "service.worker", str(worker.number)]
         command += [str(worker.listener.fileno()), str(theirs.fileno()), self._bundle]
+        held = [self._scratch.lock] if self._scratch else []  # the folder stays as long as one of them does
         worker.process = subprocess.Popen(
             command,
             env=environment,
-            pass_fds=(worker.listener.fileno(), theirs.fileno()),
+            pass_fds=(worker.listener.fileno(), theirs.fileno(), *held),
             start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then ends them in order
         )
         theirs.close()
@@ -174,8 +177,7 @@ class Supervisor:
 
     def _forget_gauges(self, worker: Worker) -> None:
         """What a dead worker held open is no longer open; what it counted stays counted."""
-        folder = self._settings.metrics_folder or Path(self._folder.name)
-        for file in folder.glob(f"gauge_*_{worker.number}.db"):
+        for file in self._folder.glob(f"gauge_*_{worker.number}.db"):
             file.unlink(missing_ok=True)
 
     # ------------------------------------------------------------------------------------------ reload

@@ -144,19 +144,23 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def launch(folder: Path, *, wait: bool = True, cwd: Path = ROOT, **settings: Any) -> Running:
-    """Start `python -m service` with LARKFIELD_ settings given in lower case, on a free port."""
+    """Start `python -m service` on a free port, with LARKFIELD_ settings given in lower case.
+
+    A name in capitals is a variable of the environment as it is.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("LARKFIELD_")}
     defaults = {"port": port, "feedback_url": "off", "drain_seconds": 0.1}
-    given = {f"LARKFIELD_{k.upper()}": str(v) for k, v in (defaults | settings).items()}
+    given = {k if k.isupper() else f"LARKFIELD_{k.upper()}": str(v) for k, v in (defaults | settings).items()}
     log, output = folder / "log", folder / "output"
     with log.open("wb") as errors, output.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "service"],
             cwd=cwd,
-            env=environment | given | {"OMP_NUM_THREADS": "1"},
+            # What a killed server leaves in the temporary folder goes with the test.
+            env=environment | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1"} | given,
             stdout=out,
             stderr=errors,
         )
