@@ -29,9 +29,6 @@ SECURITY_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"content-security-policy", API_POLICY),
 ]
-# An ASGI extension of our own protocol: its "send" (status, headers, body) -> bool sends all of a response in
-# one write, or says that it cannot.
-WHOLE_RESPONSE = "larkfield.whole_response"
 # Anyone may call these; what else needs no key, a page adds to `Edge.open_paths`.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from functools import partial
 from typing import Any
 
+from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.core import Service
-from service.edge import WHOLE_RESPONSE, request_id_of
+from service.edge import request_id_of
 from service.problems import CONTENT_TYPE, Problem
 
 # At the end: time for a client that has connected to send its request.
@@ -33,14 +33,15 @@ def without_upgrade(data: bytes) -> bytes:
     return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + body
 
 
-def send_whole(
-    cycle: RequestResponseCycle, status: int, headers: list[tuple[bytes, bytes]], body: bytes
-) -> bool:
+def send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
     """Send a response to a POST in one write; uvicorn takes two, and looks at each header by itself.
 
-    `headers` must be sound and have the content length. False, and nothing sent, where there is something to
-    wait for or nobody to send to.
+    `headers` must be sound and have the content length. False, and nothing sent, if `send` is not uvicorn's
+    own (a middleware wants to see the response), or there is something to wait for or nobody to send to.
     """
+    cycle = getattr(send, "__self__", None)
+    if not isinstance(cycle, RequestResponseCycle):
+        return False
     if cycle.flow.write_paused or cycle.disconnected or cycle.response_started:
         return False
     parts = [STATUS_LINE[status]]
@@ -138,7 +139,6 @@ class Protocol(HttpToolsProtocol):
         self._disarm()
         super().on_headers_complete()
         self._streaming = self.scope["path"] == "/route/stream"
-        self.scope["extensions"] = {WHOLE_RESPONSE: {"send": partial(send_whole, self.cycle)}}
 
     def on_message_complete(self) -> None:
         self._in_message = False

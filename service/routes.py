@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 from service.core import Answer, Service
 from service.edge import (
     SECURITY_HEADERS,
-    WHOLE_RESPONSE,
     admit,
     log_request,
     must_be_plain,
@@ -29,6 +28,7 @@ from service.incoming import parsed
 from service.keys import presented
 from service.metrics import CONTENT_TYPE
 from service.problems import Problem, invalid, unknown_error
+from service.protocol import send_whole
 from service.schema import (
     ROUTE_REQUEST,
     BatchRequest,
@@ -64,13 +64,10 @@ class RouteTicket:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        # A middleware that adds headers must see the answer pass.
-        self._short_way = not service.settings.cors_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status, headers, body = await self.respond(scope, receive)
-        whole = scope.get("extensions", {}).get(WHOLE_RESPONSE) if self._short_way else None
-        if whole is not None and whole["send"](status, headers, body):
+        if send_whole(send, status, headers, body):
             return
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -90,7 +87,7 @@ class RouteTicket:
             explain = answer.ticket.explain
             status, headers = 200, _JSON_HEADERS
         except Problem as raised:
-            problem = raised
+            problem = raised.with_traceback(None)  # which would hold this frame, and this frame it
         except ValidationError as error:
             problem = invalid(error)
         except Exception:
@@ -324,7 +321,7 @@ async def route_one(
         answer = await _when_there_is_room(service, request, request_id, source)
         return True, answer.document()
     except Problem as raised:
-        problem = raised
+        problem = raised.with_traceback(None)
     except ValidationError as error:
         problem = invalid(error)
     except Exception:
