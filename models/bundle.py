@@ -132,7 +132,7 @@ def write_bundle(
     }
     for name in files.keys() - {*REQUIRED, *OPTIONAL}:
         raise BundleError(name, "is not part of a bundle")
-    _refuse_to_replace_other_things(target)
+    check_replaceable(target)
     sealed = config.model_copy(update={"sha256": {name: _sha256(data) for name, data in files.items()}})
     files[CONFIG], sealed = seal(sealed)
 
@@ -163,7 +163,8 @@ def seal(config: BundleConfig) -> tuple[bytes, BundleConfig]:
     return head + digest.encode() + tail, config.model_copy(update={"digest": digest})
 
 
-def _refuse_to_replace_other_things(target: Path) -> None:
+def check_replaceable(target: Path) -> None:
+    """BundleError where `target` is anything but an empty folder, a bundle or a name not taken."""
     if target.is_symlink():
         raise BundleError(target, "is a symbolic link; name the folder that the bundle should be written to")
     if not target.exists():

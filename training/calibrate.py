@@ -5,6 +5,8 @@ lowest confidence at which routed validation tickets are right often enough, by 
 binomial interval (Clopper and Pearson, 1934), so that luck on few tickets does not pass for skill.
 """
 
+import math
+
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.stats import beta
@@ -18,13 +20,21 @@ BINS = 15
 
 
 def fit_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
-    """The temperature that makes (tickets, teams) `logits` most likely to give `targets` (tickets,)."""
+    """The temperature that makes (tickets, teams) `logits` most likely to give `targets` (tickets,).
+
+    Fewer tickets than can show PRECISION leave a share of 1 / (n + 2) to the other teams (Platt, 1999), else
+    a handful of right answers would make every confidence 1.
+    """
     logits = np.asarray(logits, dtype=np.float64)
+    tickets, teams = logits.shape
+    doubt = 1 / (tickets + 2) if tickets < fewest_tickets() else 0.0
 
     def loss(log_temperature: float) -> float:
         probabilities = calibrated(logits, float(np.exp(log_temperature)))
-        right = probabilities[np.arange(len(targets)), targets]
-        return -float(np.log(np.maximum(right, 1e-300)).mean())
+        logs = np.log(np.maximum(probabilities, 1e-300))
+        right = logs[np.arange(tickets), targets]
+        others = (logs.sum(axis=1) - right) / (teams - 1) if doubt else 0.0
+        return -float(((1 - doubt) * right + doubt * others).mean())
 
     found = minimize_scalar(loss, bounds=(np.log(0.05), np.log(20.0)), method="bounded")
     return float(np.exp(found.x))
@@ -37,26 +47,58 @@ def precision_bound(right: np.ndarray, routed: np.ndarray, certainty: float = CE
     return np.where(right > 0, bound, 0.0)
 
 
+def fewest_tickets(precision: float = PRECISION, certainty: float = CERTAINTY) -> int:
+    """How many tickets, all of them right, it takes to show `precision`: precision^n <= 1 - certainty."""
+    return math.ceil(math.log(1 - certainty) / math.log(precision))
+
+
 def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: float = PRECISION) -> Thresholds:
     """The lowest confidence whose routed tickets are right with at least `precision`, by the lower bound.
 
     `confidence` (tickets,) in 0..1, `correct` (tickets,) bool. Where no threshold reaches `precision`
-    (too few validation tickets, or too many mistakes) the one with the highest bound is taken, and the
-    bound that it does reach is what the result states as its precision.
+    (too few validation tickets, or too many mistakes) the one with the highest bound is taken, but none below
+    `precision`: what was not shown has to be claimed by each ticket's own confidence. The bound that is
+    reached is what the result states as its precision.
     """
     order = np.argsort(-confidence, kind="stable")
-    sorted_confidence = confidence[order]
-    routed = np.arange(1, len(order) + 1)
-    bound = precision_bound(np.cumsum(correct[order]), routed)
+    sorted_confidence, sorted_correct = confidence[order], correct[order]
+    bound = precision_bound(np.cumsum(sorted_correct), np.arange(1, len(order) + 1))
     # Only where the next ticket is less sure can a threshold cut.
-    cuts = np.append(sorted_confidence[1:] < sorted_confidence[:-1], True)
+    cuts = np.append(sorted_confidence[1:] < sorted_confidence[:-1], True)[: len(order)]
     bound = np.where(cuts, bound, -1.0)
     enough = np.flatnonzero(bound >= precision)
-    at = int(enough[-1]) if len(enough) else int(np.argmax(bound))
+    if len(enough):
+        chosen = float(sorted_confidence[enough[-1]])
+    else:
+        chosen = max(precision, float(sorted_confidence[np.argmax(bound)]) if len(order) else 0.0)
+    routed = int((confidence >= chosen).sum())
     return Thresholds(
-        confidence=float(sorted_confidence[at]),
-        precision=float(min(precision, bound[at])),
-        coverage=float(routed[at] / len(order)),
+        confidence=chosen,
+        precision=float(min(precision, bound[routed - 1])) if routed else 0.0,
+        coverage=routed / max(1, len(order)),
+    )
+
+
+def caution(thresholds: Thresholds, tickets: int) -> str:
+    """What `tickets` validation tickets could not show, in words; empty where they showed PRECISION."""
+    if thresholds.precision >= PRECISION:
+        return ""
+    fewest = fewest_tickets()
+    wanted = f"{PRECISION:.0%} of the routed ones are right"
+    counted = "1 validation ticket is" if tickets == 1 else f"{tickets:,} validation tickets are"
+    why = (
+        f"{counted} too few to show that {wanted}: even without a mistake it takes {fewest:,}"
+        if tickets < fewest
+        else f"no threshold shows on {tickets:,} validation tickets that {wanted}"
+    )
+    shown = (
+        f"the precision that was shown is {thresholds.precision:.1%} (lower bound at 95 %)"
+        if thresholds.coverage
+        else "of the validation tickets, all of them"
+    )
+    return (
+        f"{why}. So a ticket is routed only from a confidence of {thresholds.confidence:.4f} on, and more go "
+        f"to review: {shown}."
     )
 
 

@@ -1,6 +1,7 @@
 """The model card: what a bundle was trained on, how good it is and where it fails (Mitchell et al., 2019)."""
 
 from models.bundle import BundleConfig
+from training.calibrate import caution
 from training.checks import Checks
 from training.data import Dataset
 from training.evaluate import Evaluation
@@ -8,6 +9,9 @@ from training.evaluate import Evaluation
 
 def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, checks: Checks) -> str:
     """Markdown for a reader who has to decide whether to use the bundle."""
+    warning = caution(config.thresholds, evaluation.tickets)
+    precision = f"; at least {config.thresholds.precision:.1%} of these are right (lower bound at 95 %)"
+    shown = "" if warning else precision
     faults = [f"- {fault}" for fault in dataset.faults] or ["- none found"]
     parts = [
         f"# {config.name}, version {config.version}",
@@ -33,8 +37,8 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
         f"- calibration error {evaluation.calibration_error:.4f} (15 bins, "
         f"temperature {config.temperature:.3f})",
         f"- routed without a person: {evaluation.coverage:.1%} of them, those whose confidence is at least "
-        f"{config.thresholds.confidence:.4f}; at least {config.thresholds.precision:.1%} of these are right "
-        "(lower bound at 95 %)",
+        f"{config.thresholds.confidence:.4f}{shown}",
+        *([f"- {warning}"] if warning else []),
         "",
         "The temperature and the threshold were chosen on the same validation tickets that these figures "
         "come from: expect slightly less on new ones.",
@@ -74,9 +78,9 @@ def _beside(evaluation: Evaluation, checks: Checks) -> list[str]:
         long = ", ".join(f"{share:.2f}" for share in measured[name].long.values())
         lines.append(f"| {name} | {correct:,} | {macro_f1:.4f} | {measured[name].typos:.4f} | {long} |")
     lines.append("")
-    if checks.suspects:
-        lines += [f"{len(checks.suspects):,} training tickets are probably labelled with the wrong team.", ""]
-    return lines
+    count = f"{len(checks.suspects):,}" if checks.suspects else "No"
+    verb = "tickets are" if len(checks.suspects) > 1 else "ticket is"
+    return [*lines, f"{count} training {verb} probably labelled with the wrong team.", ""]
 
 
 def _weak_spots(evaluation: Evaluation) -> list[str]:

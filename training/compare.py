@@ -19,6 +19,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from models.bundle import Bundle, BundleError, load_bundle
+from training.command import guarded
 from training.data import DataError, Tickets
 from training.evaluate import Answers, add_column_flags, answer, assess, tickets_of
 
@@ -144,16 +145,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     add_column_flags(parser)
     options = parser.parse_args(arguments)
-    try:
+
+    def command() -> int:
         old, new = load_bundle(options.old), load_bundle(options.new)
-        tickets = tickets_of(options)
-    except (BundleError, DataError, OSError) as error:
-        print(f"training.compare: {error}", file=sys.stderr)
-        return 1
-    result = compare(old, new, tickets)
-    shown = {**asdict(result), "verdict": result.verdict}
-    print(json.dumps(shown, indent=1) if options.json else to_text(result))
-    return 0
+        result = compare(old, new, tickets_of(options, {*old.config.teams, *new.config.teams}))
+        shown = {**asdict(result), "verdict": result.verdict}
+        print(json.dumps(shown, indent=1) if options.json else to_text(result))
+        return 0
+
+    return guarded("training.compare", command, BundleError, DataError)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from models.text import join
-from training.files import SUFFIXES, DataError, Fault, Faults, read_rows
+from training.files import SUFFIXES, DataError, Fault, Faults, printable, read_rows
 
 __all__ = ["Columns", "DataError", "Dataset", "Fault", "Faults", "Tickets", "fingerprint", "load_dataset"]
 
@@ -32,6 +32,16 @@ class Columns:
     text: tuple[str, ...] = ("text",)
     team: str = "team"
     id: str | None = None  # found among ID_COLUMNS when not named
+
+    def __post_init__(self) -> None:
+        named = [*self.text, self.team, *([self.id] if self.id else [])]
+        twice = [name for name in named if named.count(name) > 1]
+        if not all(name.strip() for name in named):
+            raise DataError("a column's name is empty (--text-column, --team-column)")
+        if twice:
+            raise DataError(
+                f"the column {twice[0]!r} is named twice: text, team and id are different columns"
+            )
 
 
 @dataclass
@@ -94,24 +104,24 @@ def load_dataset(
     train = read_tickets(train_path, columns, faults, encoding)
     known = read_tickets(valid_path, columns, faults, encoding) if valid_path else None
     for path, tickets in ((train_path, train), (valid_path, known)):
-        if path and tickets is not None:
+        if path and tickets:
             _check_dropped(path.name, len(tickets), max_dropped, faults)
     if corrections:
         train = _correct(train, Path(corrections), faults)
     train, rare = _drop_rare_teams(train, min_tickets, faults)
+    _check_teams(train, rare, min_tickets, faults)
     if known is not None:
         known = _check_valid_teams(train, known, rare, faults)
         train = _drop_leaks(train, known, faults)
         _warn_shared_ids(train, known, faults)
     _warn_conflicts(train, faults)
-    teams = tuple(sorted(set(train.teams)))
-    if len(teams) < 2:
-        faults.add("too_few_teams", train.file, "stops", f"{len(teams)} team(s) left, at least 2 are needed")
     faults.stop_if_fatal()
+    teams = tuple(sorted(set(train.teams)))
     if known is None:
         train, known = split(train, valid_share, seed)
     if not len(known):
-        faults.add("empty_validation", known.file, "stops", "no ticket left to validate on")
+        detail = "no ticket is left to validate on: every team needs two different texts, or give --valid"
+        faults.add("empty_validation", train.file, "stops", detail)
         faults.stop_if_fatal()
     return Dataset(train, known, teams, faults)
 
@@ -121,13 +131,22 @@ def find_files(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
     for path in (data, valid):
         if path and not path.exists():
             raise DataError(f"{path}: no such file or folder")
+    if valid and valid.is_dir():
+        raise DataError(f"{valid}: is a folder; --valid takes a file ({', '.join(SUFFIXES)})")
     if data.is_file():
+        if valid and valid.samefile(data):
+            raise DataError(f"{valid}: is what is trained on; leave --valid out and a share is set apart")
         return data, valid
+    if not data.is_dir():
+        raise DataError(f"{data}: is neither a file nor a folder")
     files = sorted(path for path in data.iterdir() if path.suffix.lower() in SUFFIXES)
     train = [path for path in files if path.stem.lower() == "train"] or (files if len(files) == 1 else [])
     if len(train) != 1:
-        found = ", ".join(path.name for path in files) or "nothing readable"
-        raise DataError(f"{data}: expected one train file ({', '.join(SUFFIXES)}), found: {found}")
+        found = ", ".join(path.name for path in files[:10]) or "none of these"
+        raise DataError(
+            f"{data}: expected one file of tickets, or several of which one is called train "
+            f"({', '.join(SUFFIXES)}); found: {found}{', …' if len(files) > 10 else ''}"
+        )
     beside = [path for path in files if path.stem.lower() in VALID_NAMES]
     return train[0], valid or (beside[0] if beside else None)
 
@@ -160,7 +179,7 @@ def read_tickets(path: Path, columns: Columns, faults: Faults, encoding: str | N
             tickets.rows.append(row)
             if STYLE_COLUMN in values and STYLE_COLUMN not in required:
                 tickets.styles.append(values[STYLE_COLUMN])
-    if not len(tickets) and not any(fault.effect == "stops" for fault in faults):
+    if not len(tickets) and not any(fault.effect == "stops" and fault.file == path.name for fault in faults):
         faults.add("no_tickets", path.name, "stops", "no usable ticket in this file")
     return tickets
 
@@ -204,10 +223,9 @@ def _check_dropped(file: str, kept: int, max_dropped: float, faults: Faults) -> 
 
 def _correct(train: Tickets, path: Path, faults: Faults) -> Tickets:
     """Replace the teams that a person corrected in the CSV of suspected label errors."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
     corrected: dict[str, str] = {}
-    known = set(train.ids)
+    unheard: dict[int, str] = {}
+    known, teams_before = set(train.ids), set(train.teams)
     for row, values in read_rows(path, ["ticket_id", "corrected_team"], [], faults):
         team = " ".join(values["corrected_team"].split())
         if team and values["ticket_id"] in known:
@@ -215,6 +233,14 @@ def _correct(train: Tickets, path: Path, faults: Faults) -> Tickets:
         elif team:
             detail = "a correction for a ticket that training does not have"
             faults.add("unknown_correction", path.name, "keeps", detail, row)
+        if team and team not in teams_before:
+            unheard[row] = team
+    for row in unheard:
+        names = set(unheard.values())
+        detail = (
+            f"a corrected team that no ticket has yet: {team_names(names)}{_suggestion(names, teams_before)}"
+        )
+        faults.add("new_team", path.name, "keeps", detail, row)
     teams = [corrected.get(ticket_id, team) for ticket_id, team in zip(train.ids, train.teams, strict=True)]
     for row, old, new in zip(train.rows, train.teams, teams, strict=True):
         if old != new:
@@ -225,12 +251,28 @@ def _correct(train: Tickets, path: Path, faults: Faults) -> Tickets:
 def _drop_rare_teams(train: Tickets, min_tickets: int, faults: Faults) -> tuple[Tickets, set[str]]:
     counts = Counter(train.teams)
     rare = {team for team, count in counts.items() if count < min_tickets}
-    detail = f"a team with fewer than {min_tickets} tickets: {_names(rare)}"
+    detail = f"a team with fewer than {min_tickets} tickets: {team_names(rare)}"
     for row, team in zip(train.rows, train.teams, strict=True):
         if team in rare:
             faults.add("rare_team", train.file, "drops", detail, row)
     _warn_look_alikes(counts, train.file, faults)
     return train.select(i for i, team in enumerate(train.teams) if team not in rare), rare
+
+
+def _check_teams(train: Tickets, rare: set[str], min_tickets: int, faults: Faults) -> None:
+    """A router chooses between teams: stop where there are not two, and say why there are not."""
+    teams = set(train.teams)
+    if len(teams) > 1 or faults.fatal:
+        return
+    if rare:
+        left = f"only {team_names(teams)} has" if teams else "no team has"
+        detail = f"{left} {min_tickets} tickets or more (--min-tickets), and at least 2 teams are needed"
+    else:
+        detail = (
+            f"all tickets have one team, {team_names(teams)}: at least 2 are needed to choose between "
+            "(is --team-column the right one?)"
+        )
+    faults.add("too_few_teams", train.file, "stops", detail)
 
 
 def _warn_look_alikes(counts: Counter, file: str, faults: Faults) -> None:
@@ -239,14 +281,14 @@ def _warn_look_alikes(counts: Counter, file: str, faults: Faults) -> None:
         spellings[team.casefold()].append(team)
     alike = [team for group in spellings.values() if len(group) > 1 for team in group]
     if alike:
-        faults.add("look_alike_teams", file, "keeps", f"teams that differ only in case: {_names(alike)}")
+        faults.add("look_alike_teams", file, "keeps", f"teams that differ only in case: {team_names(alike)}")
 
 
 def _check_valid_teams(train: Tickets, valid: Tickets, rare: set[str], faults: Faults) -> Tickets:
     """Stop on teams that training never saw; drop the tickets of those it dropped for being rare."""
     known = set(train.teams)
     unknown = set(valid.teams) - known - rare
-    detail = f"a team that training does not know: {_names(unknown)}{_suggestion(unknown, known)}"
+    detail = f"a team that training does not know: {team_names(unknown)}{_suggestion(unknown, known)}"
     for row, team in zip(valid.rows, valid.teams, strict=True):
         if team in rare:
             faults.add("rare_team", valid.file, "drops", "a team dropped from training", row)
@@ -255,7 +297,7 @@ def _check_valid_teams(train: Tickets, valid: Tickets, rare: set[str], faults: F
     return valid.select(i for i, team in enumerate(valid.teams) if team in known)
 
 
-def _suggestion(unknown: set[str], known: set[str]) -> str:
+def _suggestion(unknown: Iterable[str], known: Iterable[str]) -> str:
     for team in sorted(unknown):
         near = difflib.get_close_matches(team, sorted(known), n=1)
         if near:
@@ -270,6 +312,9 @@ def _drop_leaks(train: Tickets, valid: Tickets, faults: Faults) -> Tickets:
     for index in sorted(leaks):
         detail = f"a text that {valid.file} also holds"
         faults.add("leaked_text", train.file, "drops", detail, train.rows[index])
+    if leaks and set(train.teams) != {team for i, team in enumerate(train.teams) if i not in leaks}:
+        detail = f"without the texts that {valid.file} also holds a team has no ticket left to train on"
+        faults.add("nothing_left", train.file, "stops", detail)
     return train.select(i for i in range(len(train)) if i not in leaks) if leaks else train
 
 
@@ -288,13 +333,14 @@ def _warn_conflicts(train: Tickets, faults: Faults) -> None:
             faults.add("conflicting_teams", train.file, "keeps", detail, row)
 
 
-def _names(teams: Iterable[str]) -> str:
-    shown = sorted(teams)
-    return ", ".join(f"'{team}'" for team in shown[:10]) + (", …" if len(shown) > 10 else "")
+def team_names(teams: Iterable[str]) -> str:
+    """The first ten of the teams, for a message."""
+    shown = sorted(set(teams))
+    return ", ".join(f"'{printable(team, 60)}'" for team in shown[:10]) + (", …" if len(shown) > 10 else "")
 
 
 def split(tickets: Tickets, valid_share: float, seed: int) -> tuple[Tickets, Tickets]:
-    """Set `valid_share` of each team's tickets apart (at least one), equal texts on the same side."""
+    """Set `valid_share` of each team's tickets apart (at least one, never all), equal texts on one side."""
     groups: dict[str, dict[bytes, list[int]]] = defaultdict(dict)
     team_of: dict[bytes, str] = {}
     for index, (text, team) in enumerate(zip(tickets.texts, tickets.teams, strict=True)):
@@ -305,7 +351,7 @@ def split(tickets: Tickets, valid_share: float, seed: int) -> tuple[Tickets, Tic
     for team in sorted(groups):
         keys = sorted(groups[team])
         generator.shuffle(keys)
-        wanted = max(1, round(valid_share * len(keys))) if len(keys) > 1 else 0
+        wanted = min(max(1, round(valid_share * len(keys))), len(keys) - 1)
         held_out.update(index for key in keys[:wanted] for index in groups[team][key])
     train = tickets.select(i for i in range(len(tickets)) if i not in held_out)
     return train, replace(

@@ -8,7 +8,7 @@ Clean, tokenize, run the ONNX graph, decide: the same functions in the same orde
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from models.tokenizer import Encoding
 from models.windows import read_windows
 from training.batches import TokenIds, batches_by_length
 from training.calibrate import calibration_error
-from training.data import Columns, DataError, Faults, Tickets, read_tickets
+from training.command import guarded
+from training.data import Columns, DataError, Faults, Tickets, read_tickets, team_names
 
 BATCH = 64
 PIECE = 4096
@@ -218,15 +219,21 @@ def columns_of(arguments: argparse.Namespace) -> Columns:
     )
 
 
-def tickets_of(options: argparse.Namespace) -> Tickets:
-    """The usable tickets of `--data`; faults go to stderr, those that stop raise DataError."""
-    if not options.data.is_file():
-        raise DataError(f"{options.data}: no such file")
+def tickets_of(options: argparse.Namespace, teams: Collection[str]) -> Tickets:
+    """The usable tickets of `--data`; faults go to stderr.
+
+    DataError for faults that stop, and where no ticket has one of the `teams`: another column is meant.
+    """
     faults = Faults()
     tickets = read_tickets(options.data, columns_of(options), faults, options.encoding)
     faults.stop_if_fatal()
     for fault in faults:
         print(fault, file=sys.stderr)
+    if not set(tickets.teams) & set(teams):
+        raise DataError(
+            f"{tickets.file}: no ticket has a team that the bundle knows (is --team-column the right one?); "
+            f"it has: {team_names(tickets.teams)}; the bundle: {team_names(teams)}"
+        )
     return tickets
 
 
@@ -237,15 +244,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     add_column_flags(parser)
     options = parser.parse_args(arguments)
-    try:
+
+    def command() -> int:
         bundle = load_bundle(options.bundle)
-        tickets = tickets_of(options)
-    except (BundleError, DataError, OSError) as error:
-        print(f"training.evaluate: {error}", file=sys.stderr)
-        return 1
-    evaluation = evaluate(bundle, tickets)
-    print(json.dumps(asdict(evaluation), indent=1) if options.json else to_text(evaluation))
-    return 0
+        evaluation = evaluate(bundle, tickets_of(options, bundle.config.teams))
+        print(json.dumps(asdict(evaluation), indent=1) if options.json else to_text(evaluation))
+        return 0
+
+    return guarded("training.evaluate", command, BundleError, DataError)
 
 
 if __name__ == "__main__":

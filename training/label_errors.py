@@ -8,7 +8,9 @@ the cleanlab library) finds the labels that these contradict. A person looks thr
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from cleanlab.filter import find_label_issues
@@ -21,6 +23,7 @@ from sklearn.svm import LinearSVC
 from models.decision import calibrated
 from training.calibrate import fit_temperature
 from training.data import Tickets
+from training.files import Faults, read_rows
 
 FOLDS = 5
 # More tickets than this are checked piece by piece: each piece is checked by a model of its own.
@@ -88,14 +91,34 @@ def out_of_fold(texts: list[str], labels: np.ndarray, seed: int) -> np.ndarray:
     return calibrated(scores, fit_temperature(scores, labels))
 
 
-def to_csv(suspects: list[Suspect], tickets: Tickets, texts: bool = True) -> str:
-    """A table to correct: write the right team into `corrected_team`, leave it empty where it was right."""
+def to_csv(
+    suspects: list[Suspect], tickets: Tickets, texts: bool = True, done: Sequence[dict[str, str]] = ()
+) -> str:
+    """A table to correct: write the right team into `corrected_team`, leave it empty where it was right.
+
+    `done` are the lines of an earlier table that a person has corrected; they stand first.
+    """
     table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**line, "text": line["text"] if texts else ""} for line in done)
+    corrected = {line["ticket_id"] for line in done}
     for one in suspects:
-        text = tickets.texts[one.index] if texts else ""
-        writer.writerow(
-            [one.ticket_id, one.row, one.team, one.suggested_team, f"{one.quality:.4f}", "", text]
-        )
+        if one.ticket_id not in corrected:
+            text = tickets.texts[one.index] if texts else ""
+            values = one.ticket_id, one.row, one.team, one.suggested_team, f"{one.quality:.4f}", "", text
+            writer.writerow(dict(zip(COLUMNS, values, strict=True)))
     return table.getvalue()
+
+
+def corrections_in(path: Path) -> list[dict[str, str]]:
+    """The lines of such a table in which `corrected_team` is filled in.
+
+    DataError for a file that is no such table, so that nobody's work is written over.
+    """
+    faults = Faults()
+    required = ["ticket_id", "corrected_team"]
+    optional = [name for name in COLUMNS if name not in required]
+    lines = [values for _, values in read_rows(path, required, optional, faults)]
+    faults.stop_if_fatal()
+    return [dict.fromkeys(COLUMNS, "") | line for line in lines if line["corrected_team"].strip()]

@@ -1,11 +1,35 @@
 """A recipe: every setting of a training run, read from a file of `training/recipes/`."""
 
+import difflib
+import math
 import tomllib
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 FOLDER = Path(__file__).parent / "recipes"
+LARGEST_SEED = 2**31 - 1
+MOST_EPOCHS = 10_000
+# The least and the most of a number. Where nothing is said: at least 0; a dropout is at least 0 and below 1.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "min_count": (1, 1_000_000),
+    "max_tokens": (1, 1_000_000),
+    "d": (1, 4096),
+    "heads": (1, 4096),
+    "blocks": (1, 100),
+    "feed_forward": (1, 65_536),
+    "epochs": (1, MOST_EPOCHS),
+    "batch_size": (1, 1_000_000),
+    "learning_rate": (1e-9, 10),
+    "seed": (0, LARGEST_SEED),
+    "bigrams": (0, 2**24),
+    "wide": (0, 65_536),
+    "window": (0, 1_000_000),
+    "label_smoothing": (0, 0.99),
+    "average": (0, 0.999999),
+    "soft_labels": (0, 1),
+}
+BELOW_ONE = (0, 0.99)
 
 
 class RecipeError(ValueError):
@@ -60,15 +84,48 @@ def recipe_names() -> list[str]:
 def load_recipe(name: str, **changes: int | float) -> Recipe:
     """The recipe of that name (or of that TOML file), with `changes` to single settings.
 
-    Raises RecipeError that names what exists, what is missing or what is unknown.
+    Raises RecipeError that names what exists, what is missing, what is unknown or what cannot be.
     """
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
-    if not path.is_file():
-        raise RecipeError(f"no recipe {name!r}; there are: {', '.join(recipe_names())}, or a .toml file")
-    settings = {**tomllib.loads(path.read_text(encoding="utf-8")), **changes}
-    known = {field.name: field.default for field in fields(Recipe) if field.name != "name"}
-    needed = {name for name, default in known.items() if default is MISSING}
-    unknown, missing = sorted(set(settings) - known.keys()), sorted(needed - set(settings))
-    if unknown or missing:
-        raise RecipeError(f"{path.name}: unknown settings {unknown}, missing settings {missing}")
+    names = recipe_names()
+    if not path.is_file() or (not name.endswith(".toml") and name not in names):
+        near = difflib.get_close_matches(name, names, n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        raise RecipeError(f"no recipe {name!r}{meant}; there are: {', '.join(names)}, or a .toml file")
+    try:
+        settings = {**tomllib.loads(path.read_text(encoding="utf-8")), **changes}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path.name}: not a TOML file: {error}") from None
+    faults = _faults(settings)
+    if faults:
+        raise RecipeError("\n".join([f"{path.name} is no recipe:", *(f"  - {fault}" for fault in faults)]))
     return Recipe(name=path.stem, **settings)
+
+
+def _faults(settings: dict[str, Any]) -> list[str]:
+    """Everything that is wrong with the settings of a recipe."""
+    kinds = {name: kind for name, kind in get_type_hints(Recipe).items() if name != "name"}
+    needed = [one.name for one in fields(Recipe) if one.default is MISSING and one.name != "name"]
+    faults = [f"the setting {name!r} is missing" for name in needed if name not in settings]
+    for name, value in settings.items():
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=1)
+            faults.append(f"there is no setting {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        elif expected := _expected(name, kinds[name], value):
+            faults.append(f"{name} = {value!r}: expected {expected}")
+    if not faults and settings["d"] % settings["heads"]:
+        faults.append(f"heads = {settings['heads']}: d = {settings['d']} cannot be shared out among them")
+    return faults
+
+
+def _expected(name: str, kind: Any, value: Any) -> str:
+    """What a setting has to be, or nothing where it is that."""
+    choices = get_args(kind)
+    if choices:
+        return "" if value in choices else f"one of {', '.join(map(repr, choices))}"
+    least, most = BOUNDS.get(name, BELOW_ONE if name.endswith("dropout") else (0, math.inf))
+    numeric = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+    if numeric and math.isfinite(value) and least <= value <= most:
+        return ""
+    upper = f" to {most:,}" if most < math.inf else " up"
+    return f"a {'whole number' if kind is int else 'number'} from {least:,}{upper}"

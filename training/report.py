@@ -13,7 +13,7 @@ import numpy as np
 
 from models.bundle import BundleConfig
 from training.baselines import Baseline
-from training.calibrate import coverage_curve, reliability
+from training.calibrate import caution, coverage_curve, reliability
 from training.checks import Checks
 from training.data import Dataset, Tickets
 from training.evaluate import Answers, Evaluation
@@ -54,11 +54,13 @@ def figures(
         "confusions": _confusions(dataset.valid.teams, answers.teams),
         "temperature": config.temperature,
         "thresholds": config.thresholds.model_dump(),
+        "caution": caution(config.thresholds, len(dataset.valid)),
         "reliability": reliability(answers.confidence, correct),
         "coverage": coverage_curve(answers.confidence, correct),
         "review_reasons": dict(Counter(reason for one in answers.tickets for reason in one.reasons)),
         "mistakes": _mistakes(dataset.valid, answers, correct, texts),
         "suspected_label_errors": {
+            "looked_for": bool(checks.baselines),
             "count": len(checks.suspects),
             "first": [_suspect(one, dataset.train, texts) for one in checks.suspects[:SHOWN_SUSPECTS]],
         },

@@ -167,8 +167,14 @@ def _confidence(report: dict[str, Any]) -> str:
     return (
         "<h2>Knowing when not to decide</h2>"
         f"<p>Temperature {report['temperature']:.3f}; routed from a confidence of "
-        f"{thresholds['confidence']:.4f}, chosen so that at least {thresholds['precision']:.2%} of routed "
-        "tickets are right (lower bound at 95 %). Both were chosen on these validation tickets.</p>"
+        f"{thresholds['confidence']:.4f}"
+        + (
+            f". {escape(report['caution'])}"
+            if report["caution"]
+            else f", chosen so that at least {thresholds['precision']:.2%} of routed tickets are right "
+            "(lower bound at 95 %)."
+        )
+        + " Both were chosen on these validation tickets.</p>"
         + figure(pictures.reliability(report["reliability"], figures["calibration_error"]))
         + figure(
             pictures.coverage(
@@ -219,12 +225,14 @@ def _mistakes(report: dict[str, Any]) -> str:
 
 def _suspects(report: dict[str, Any]) -> str:
     suspects = report["suspected_label_errors"]
-    if not suspects["count"]:
+    if not suspects["looked_for"]:
         return ""
+    heading = "<h2>Training tickets whose label is probably wrong</h2>"
+    if not suspects["count"]:
+        return heading + "<p>None looks as if it were.</p>"
     return (
-        "<h2>Training tickets whose label is probably wrong</h2>"
-        f"<p>{suspects['count']:,} suspects, most suspicious first. The CSV beside the bundle lists all of "
-        "them: fill in <code>corrected_team</code> and train again with <code>--corrections</code>.</p>"
+        f"{heading}<p>{suspects['count']:,} suspects, most suspicious first. The CSV beside the bundle lists "
+        "all: fill in <code>corrected_team</code> and train again with <code>--corrections</code>.</p>"
         + folded(
             "show them",
             _ticket_table(

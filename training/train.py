@@ -9,31 +9,38 @@ after the last whole epoch.
 """
 
 import argparse
+import math
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from models.bundle import Bundle, BundleError, write_bundle
+from models.bundle import Bundle, BundleError, check_replaceable, write_bundle
+from models.tokenizer import UNKNOWN_ID
 from training import parallel
+from training.calibrate import caution
 from training.card import model_card
 from training.checks import Checks, check
+from training.command import guarded, share, whole
 from training.data import DataError, Dataset, Tickets, clean_columns, load_dataset
 from training.evaluate import Answers, Evaluation, add_column_flags, answer, assess, columns_of
 from training.export import to_onnx
-from training.label_errors import to_csv
+from training.label_errors import corrections_in, to_csv
 from training.learn import find_teacher, make_tokenizer, train
 from training.loop import CheckpointError, Epoch
 from training.pack import calibrate, open_bundle, with_metrics
-from training.recipe import Recipe, RecipeError, load_recipe, recipe_names
+from training.recipe import LARGEST_SEED, MOST_EPOCHS, Recipe, RecipeError, load_recipe, recipe_names
 from training.report import figures, to_json
 from training.report_page import page
 from training.synthetic import generate
 from training.synthetic.files import write_csv
+from training.synthetic.tickets import MOST
 
 SYNTHETIC_TICKETS = 6_000
+LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,15 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "t
     """
     teacher = find_teacher(recipe)
     tokenizer = make_tokenizer(dataset, recipe, teacher)
+    if tokenizer.vocab_size <= UNKNOWN_ID + 1:
+        raise DataError(f"no word comes {recipe.min_count} times in the training tickets: nothing to learn")
+    print(outline(recipe, teacher is not None))
     work = out.with_name(f".{out.name}.training")
     network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher)
+    if not all(math.isfinite(epoch.loss + epoch.valid_loss) for epoch in history):
+        raise RecipeError(
+            f"the loss is not a number any more: the learning rate {recipe.learning_rate} is too high"
+        )
     if parallel.number() > 0:
         return None
     model = to_onnx(network, recipe.window or recipe.max_tokens)
@@ -83,11 +97,41 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "t
 
 
 def write_suspects(out: Path, dataset: Dataset, checks: Checks, texts: bool) -> None:
-    """The suspected label errors as a CSV beside the bundle, to correct and feed back."""
-    if checks.suspects:
-        out.with_name(f"{out.name}.label_errors.csv").write_text(
-            to_csv(checks.suspects, dataset.train, texts), encoding="utf-8"
-        )
+    """The suspected label errors as a CSV beside the bundle, to correct and feed back.
+
+    What a person filled in to an earlier one stays in it: `--corrections` may name this very file.
+    """
+    path = label_errors(out)
+    done = corrections_in(path) if path.exists() else []
+    if checks.suspects or done:
+        path.write_text(to_csv(checks.suspects, dataset.train, texts, done), encoding="utf-8")
+
+
+def label_errors(out: Path) -> Path:
+    return out.with_name(f"{out.name}.label_errors.csv")
+
+
+def check_out(out: Path, name: str) -> None:
+    """Refuse, before anything is trained, a place where the bundle could not be written in the end."""
+    if not 1 <= len(name) <= LONGEST_NAME:
+        raise BundleError(out, f"a bundle's name has 1 to {LONGEST_NAME} characters, this one {len(name)}")
+    check_replaceable(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent):
+            pass
+    except OSError as error:
+        raise BundleError(out, f"cannot be written: {(error.strerror or str(error)).lower()}") from None
+
+
+def outline(recipe: Recipe, with_encoder: bool) -> str:
+    """What comes; without a terminal the end of the first epoch is the first sign of life."""
+    steps = [f"{'at most ' if recipe.most_tokens else ''}{recipe.epochs} epochs", "calibration and checks"]
+    if recipe.teacher == "encoder" and with_encoder:
+        steps.insert(0, "a sentence encoder reads the tickets (a few minutes without a word)")
+    elif recipe.teacher != "none":
+        steps.insert(0, "word counts learn the tickets")
+    return f"recipe {recipe.name}: {', then '.join(steps)}"
 
 
 def synthetic_tickets(out: Path, count: int, seed: int) -> Path:
@@ -135,8 +179,16 @@ def summary(result: Run) -> str:
         f"calibration error {evaluation.calibration_error:.4f}; {evaluation.coverage:.1%} routed"
         + (f", {precision:.2%} of those right" if precision is not None else "")
     )
+    warning = caution(result.bundle.config.thresholds, evaluation.tickets)
+    if warning:
+        lines.append(warning)
     if result.checks.suspects:
-        lines.append(f"{len(result.checks.suspects):,} training tickets are probably labelled wrongly")
+        lines.append(
+            f"{len(result.checks.suspects):,} training tickets are probably labelled wrongly: "
+            f"{label_errors(result.bundle.folder).name}"
+        )
+    elif result.checks.baselines:
+        lines.append("no training ticket looks as if it were labelled wrongly")
     return "\n".join(lines)
 
 
@@ -162,7 +214,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--synthetic",
-        type=int,
+        type=whole(1, MOST),
         default=0,
         metavar="N",
         help="train also on N synthetic tickets of the Larkfield shop (training.synthetic)",
@@ -185,75 +237,92 @@ def parser() -> argparse.ArgumentParser:
     checks = made.add_argument_group("checks")
     checks.add_argument(
         "--valid-share",
-        type=float,
+        type=share(ends=False),
         default=0.1,
         metavar="SHARE",
         help="of each team, when there is no validation file (default: 0.1)",
     )
     checks.add_argument(
         "--min-tickets",
-        type=int,
+        type=whole(1, 1_000_000),
         default=5,
         metavar="N",
         help="teams with fewer training tickets are dropped (default: 5)",
     )
     checks.add_argument(
         "--max-dropped",
-        type=float,
+        type=share(ends=True),
         default=0.05,
         metavar="SHARE",
         help="stop when more of a file's rows cannot be used (default: 0.05)",
     )
     settings = made.add_argument_group("instead of the recipe's")
-    settings.add_argument("--epochs", type=int, metavar="N")
-    settings.add_argument("--seed", type=int, metavar="N")
+    settings.add_argument("--epochs", type=whole(1, MOST_EPOCHS), metavar="N")
+    settings.add_argument("--seed", type=whole(0, LARGEST_SEED), metavar="N")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
+    parallel.start()
+    if parallel.number() > 0:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # the first speaks for all
+    return guarded(
+        "training.train",
+        lambda: command(options),
+        BundleError,
+        CheckpointError,
+        DataError,
+        RecipeError,
+        stopped="stopped; the same command continues after the last whole epoch",
+    )
+
+
+def command(options: argparse.Namespace) -> int:
+    """What the flags ask for; 0 when the bundle is written."""
     changes = {
         name: getattr(options, name) for name in ("epochs", "seed") if getattr(options, name) is not None
     }
     if options.epochs is not None:
         changes["most_tokens"] = 0  # as many as asked for, however long they take
-    parallel.start()
-    if parallel.number() > 0:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # the first speaks for all
-    try:
-        recipe = load_recipe(options.recipe, **changes)
-        out = options.out.resolve()
-        if options.data is None and parallel.processes() > 1:
-            raise DataError("several processes need --data")
-        dataset = load_dataset(
-            options.data or synthetic_tickets(out, options.synthetic or SYNTHETIC_TICKETS, recipe.seed),
-            options.valid,
-            columns=columns_of(options),
-            min_tickets=options.min_tickets,
-            valid_share=options.valid_share,
-            max_dropped=options.max_dropped,
-            seed=recipe.seed,
-            encoding=options.encoding,
-            corrections=options.corrections,
-        )
-        if options.data and options.synthetic:
-            dataset = replace(dataset, train=add_synthetic(dataset, options.synthetic, recipe.seed))
-        for fault in dataset.faults:
-            print(fault)
-        print(
-            f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
-            f"{len(dataset.teams)} teams"
-        )
-        result = run(dataset, recipe, out, options.name or out.name, options.report)
-    except (BundleError, CheckpointError, DataError, RecipeError, OSError) as error:
-        print(f"training.train: {error}", file=sys.stderr)
-        return 1
+    recipe = load_recipe(options.recipe, **changes)
+    out = options.out.resolve()
+    name = options.name if options.name is not None else out.name
+    check_out(out, name)
+    dataset = dataset_of(options, recipe, out)
+    for fault in dataset.faults:
+        print(fault)
+    print(
+        f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
+        f"{len(dataset.teams)} teams"
+    )
+    result = run(dataset, recipe, out, name, options.report)
     parallel.stop()
     if result is None:
         return 0
     print(summary(result))
-    print(f"bundle: {options.out}   serve it: python -m service --bundle {options.out}")
+    print(f"bundle: {options.out}   serve it: make serve BUNDLE={options.out}")
     return 0
+
+
+def dataset_of(options: argparse.Namespace, recipe: Recipe, out: Path) -> Dataset:
+    """The checked tickets of `--data`, or synthetic ones, or both."""
+    if options.data is None and parallel.processes() > 1:
+        raise DataError("several processes need --data")
+    dataset = load_dataset(
+        options.data or synthetic_tickets(out, options.synthetic or SYNTHETIC_TICKETS, recipe.seed),
+        options.valid,
+        columns=columns_of(options),
+        min_tickets=options.min_tickets,
+        valid_share=options.valid_share,
+        max_dropped=options.max_dropped,
+        seed=recipe.seed,
+        encoding=options.encoding,
+        corrections=options.corrections,
+    )
+    if options.data and options.synthetic:
+        dataset = replace(dataset, train=add_synthetic(dataset, options.synthetic, recipe.seed))
+    return dataset
 
 
 if __name__ == "__main__":

@@ -6,10 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from models.bundle import Thresholds
+from models.decision import calibrated
 from training.calibrate import (
     calibration_error,
+    caution,
     choose_threshold,
     coverage_curve,
+    fewest_tickets,
     fit_temperature,
     precision_bound,
     reliability,
@@ -40,7 +44,56 @@ def test_299_right_tickets_are_the_fewest_that_show_99_percent():
     assert choose_threshold(confidence, np.ones(299, bool)).coverage == 1
     fewer = choose_threshold(confidence[:298], np.ones(298, bool))
     assert fewer.precision < 0.99  # not reached, and not claimed
-    assert fewer.coverage == 1
+    assert fewer.confidence == 0.99  # so each ticket has to claim it
+    assert fewer.coverage == pytest.approx((confidence[:298] >= 0.99).mean())
+    assert fewest_tickets() == 299
+
+
+def test_what_was_not_shown_sends_more_to_review_and_never_less():
+    """The same mistakes on ever fewer tickets: the threshold does not fall."""
+    generator = np.random.default_rng(0)
+    confidence = generator.uniform(0.6, 1, 2_000)
+    correct = confidence > 0.62
+    chosen = [choose_threshold(confidence[:n], correct[:n]) for n in (2_000, 600, 200, 60, 20)]
+    assert [one.precision == 0.99 for one in chosen] == [True, True, False, False, False]
+    assert [one.confidence for one in chosen[2:]] == [0.99] * 3
+    assert all(one.coverage < 0.05 for one in chosen[2:])
+
+
+@pytest.mark.parametrize("tickets", [0, 1, 5])
+def test_a_few_unsure_tickets_route_none(tickets):
+    chosen = choose_threshold(np.full(tickets, 0.8), np.ones(tickets, bool))
+    assert (chosen.confidence, chosen.precision, chosen.coverage) == (0.99, 0, 0)
+
+
+@pytest.mark.parametrize("tickets", [3, 12, 60, 298])
+def test_few_right_answers_do_not_make_the_confidence_one(tickets):
+    """n right of n show about n + 1 right of n + 2 (Laplace); the likelihood alone would say: surely."""
+    targets = np.arange(tickets) % 3
+    logits = 5.0 * np.eye(3)[targets]
+    confidence = calibrated(logits, fit_temperature(logits, targets)).max(axis=1)
+    assert confidence.mean() == pytest.approx((tickets + 1) / (tickets + 2), abs=1e-3)
+
+
+def test_enough_tickets_have_no_doubt_added():
+    targets = np.arange(299) % 3
+    logits = 5.0 * np.eye(3)[targets]
+    assert calibrated(logits, fit_temperature(logits, targets)).max(axis=1).min() > 0.9999
+
+
+def test_the_caution_says_what_was_too_few():
+    none = caution(Thresholds(confidence=0.99, precision=0.99, coverage=1.0), 600)
+    few = caution(Thresholds(confidence=0.99, precision=0.9, coverage=0.5), 30)
+    nothing = caution(Thresholds(confidence=0.99, precision=0.0, coverage=0.0), 1)
+    noisy = caution(Thresholds(confidence=0.995, precision=0.97, coverage=0.5), 3_000)
+    assert none == ""
+    assert "30 validation tickets are too few to show that 99%" in few
+    assert "299" in few
+    assert "90.0%" in few
+    assert "1 validation ticket is too few" in nothing
+    assert "all of them" in nothing
+    assert "no threshold shows on 3,000 validation tickets" in noisy
+    assert "0.9950" in noisy
 
 
 def test_the_threshold_leaves_the_mistakes_out():

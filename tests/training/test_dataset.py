@@ -130,7 +130,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         load_dataset(folder_with(tmp_path, train, valid))
     lines = str(error.value).splitlines()
     assert len(lines) == 4  # the headline, the unknown team, and an empty text in each file
-    assert "stops" in lines[1]
+    assert "cannot stay: a team that training does not know: 'unheard'" in lines[1]
 
 
 def test_every_row_is_kept_or_counted(shared_data):

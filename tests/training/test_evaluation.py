@@ -119,13 +119,13 @@ def test_batches_change_no_answer(trained):
 def test_mistakes_end_with_a_message_and_not_with_a_traceback(tmp_path, capsys):
     bad = tmp_path / "bad.csv"
     bad.write_text("message,queue\nx,y\n")
-    assert train_command.main(["--data", str(bad), "--out", str(tmp_path / "o")]) == 1
+    assert train_command.main(["--data", str(bad), "--out", str(tmp_path / "o")]) == 2
     message = capsys.readouterr().err
     assert "no column 'text'; it has: message, queue" in message
     assert "no column 'team'" in message
-    assert train_command.main(["--data", str(bad), "--out", str(tmp_path / "o"), "--recipe", "no"]) == 1
+    assert train_command.main(["--data", str(bad), "--out", str(tmp_path / "o"), "--recipe", "no"]) == 2
     assert "there are: course, default" in capsys.readouterr().err
-    assert evaluation_command.main(["--bundle", str(tmp_path), "--data", str(bad)]) == 1
+    assert evaluation_command.main(["--bundle", str(tmp_path), "--data", str(bad)]) == 2
     assert "config.json" in capsys.readouterr().err
 
 

@@ -14,6 +14,7 @@ STYLE_SHARES = {
     "boundary": 16, "two_topics": 16,
 }  # fmt: skip
 TEAM_SHARES = {"delivery": 25, "returns": 20, "payment": 21, "warranty": 18, "account": 16}
+MOST = 1_000_000  # tickets of one file: minutes, and every text is remembered so that none comes twice
 MAX_TRIES = 100  # for a text that was not written before; short ones repeat in large sets
 
 T = TypeVar("T")

@@ -1,0 +1,57 @@
+"""What the command lines have in common: numbers within bounds, and errors that end with one message."""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+
+REFUSED = 2  # exit code: something given cannot be used; argparse ends with it, too
+INTERRUPTED = 130  # as a shell counts it
+
+
+def guarded(
+    program: str, command: Callable[[], int], *expected: type[Exception], stopped: str = "stopped"
+) -> int:
+    """Run a command; `expected` errors and those of the system end it with their message, as does Ctrl-C."""
+    try:
+        return command()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+    except expected as error:
+        print(f"{program}: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"\n{program}: {stopped}", file=sys.stderr)
+        return INTERRUPTED
+    return REFUSED
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """For argparse: a whole number from `least` to `most`."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least:,} to {most:,}")
+        return number
+
+    return read
+
+
+def share(*, ends: bool) -> Callable[[str], float]:
+    """For argparse: a share between 0 and 1, with or without the two `ends`."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not (0 <= number <= 1 if ends else 0 < number < 1):
+            kind = "from 0 to 1" if ends else "between 0 and 1"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a share {kind}")
+        return number
+
+    return read
