@@ -91,8 +91,7 @@ class Network(nn.Module):
             self.distance: Tensor
             self.register_buffer("distance", distances(config.heads), persistent=False)
         if config.bigrams:
-            self.bigram = nn.Embedding(config.bigrams, config.d)
-            nn.init.normal_(self.bigram.weight, std=0.02)
+            self.bigram = pair_table(config.bigrams, config.d)
         if config.wide:
             self.wide = Wide(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
@@ -159,8 +158,7 @@ class Wide(nn.Module):
         self.config = config
         self.token: nn.Module = nn.Embedding(config.vocab_size, config.wide)
         if config.bigrams:
-            self.bigram = nn.Embedding(config.bigrams, config.wide)
-            nn.init.normal_(self.bigram.weight, std=0.02)
+            self.bigram = pair_table(config.bigrams, config.wide)
         self.gate = nn.Linear(config.wide, 1)
         self.norm = nn.LayerNorm(config.wide)
 
@@ -172,6 +170,13 @@ class Wide(nn.Module):
         score = self.gate(x).masked_fill((input_ids == 0)[:, :, None], HIDDEN)
         pooled: Tensor = self.norm((score.softmax(dim=1) * x).sum(dim=1))
         return pooled
+
+
+def pair_table(rows: int, size: int) -> nn.Module:
+    """Embeddings of word pairs that say little until they have learned something."""
+    table = nn.Embedding(rows, size)
+    nn.init.normal_(table.weight, std=0.02)
+    return table
 
 
 def leave_out(x: Tensor, share: float) -> Tensor:

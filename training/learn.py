@@ -19,13 +19,14 @@ from training.embedding import inform, settle
 from training.loop import Epoch, Examples, fit
 from training.pack import library_versions
 from training.progress import Progress
-from training.prose import in_prose, sentences, story, unlike
+from training.prose import everyday, in_prose, sentences, story, unlike
 from training.recipe import Recipe
 from training.teacher import Teacher, load_teacher
 
 ENCODE_BATCH = 1024
 FEWEST_EPOCHS = 3
 COMPOSED = 1_000  # sentences of prose beside those that are written out
+SCENES = 30  # and those of so many synthetic stories
 TOKENS_PER_WORD = 1.25  # of prose, so that a ticket in it is not cut
 ALONE = -1  # in the place of a ticket's row: prose alone
 
@@ -61,7 +62,7 @@ def train(
     train_examples = encode(dataset.train.texts, dataset.train.teams, reader, dataset.teams)
     valid_examples = encode(dataset.valid.texts, dataset.valid.teams, reader, dataset.teams)
     if teacher:
-        inform(network, tokenizer, dataset.train.texts, recipe, teacher)
+        inform(network, tokenizer, dataset.train.texts, train_examples.tokens, recipe, teacher)
     if recipe.teacher != "none":
         train_examples = taught(train_examples, dataset, recipe, reader, teacher)
         train_examples = among_prose(train_examples, dataset, recipe, reader, teacher)
@@ -135,7 +136,7 @@ def among_prose(
     if examples.soft is None or examples.trust is None or not recipe.prose:
         return examples
     texts, lengths = dataset.train.texts, examples.tokens.lengths[: len(dataset.train)]
-    told = sentences(COMPOSED, recipe.seed)
+    told = [*sentences(COMPOSED, recipe.seed), *everyday(SCENES, recipe.seed)]
     if teacher and examples.vectors is not None:
         told = unlike(told, teacher.vectors(told), examples.vectors[: len(texts)].numpy())
     generator = np.random.default_rng((recipe.seed, 3))

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from training.synthetic import filler
+
 TOO_ALIKE = 0.5  # cosine of a sentence's and a ticket's vectors
-MOST_SENTENCES = 16
+SCENE_WORDS = 400  # of the sentences of a scene
 
 SENTENCES = """
 It rained all morning and cleared up after lunch. The wind has dropped since yesterday.
@@ -145,6 +147,18 @@ def sentences(made: int = 0, seed: int = 0) -> list[str]:
         found += rest.split("\n")
     generator = np.random.default_rng(seed)
     return found + [composed(generator) for _ in range(made)]
+
+
+def everyday(scenes: int, seed: int = 0) -> list[str]:
+    """Different sentences of the stories around synthetic tickets, from so many scenes.
+
+    They are of the half that may teach: the stories that `training.robustness` tells share none of them.
+    """
+    stories = (
+        filler(SCENE_WORDS, seed + scene, paragraph_words=1, split="fit").split("\n\n")
+        for scene in range(scenes)
+    )
+    return list(dict.fromkeys(sentence for told in stories for sentence in told))
 
 
 def unlike(prose: Sequence[str], vectors: np.ndarray, tickets: np.ndarray) -> list[str]:

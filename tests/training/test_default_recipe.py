@@ -21,7 +21,7 @@ from training import learn
 from training.batches import TokenIds
 from training.data import load_dataset
 from training.distill import learn_lessons
-from training.embedding import Informed, settle
+from training.embedding import Informed, common_pairs, pair_vectors, settle
 from training.export import to_onnx
 from training.learn import among_prose, encode
 from training.loop import cosine, thin
@@ -241,13 +241,51 @@ def test_informed_embeddings_become_a_table():
     vectors = torch.randn(60, 20)
     network.token = Informed(vectors, 30, 16).eval()
     network.wide.token = Informed(vectors, 30, 8).eval()
+    network.bigram = Informed(torch.randn(50, 20), 50, 16).eval()
+    network.wide.bigram = Informed(torch.randn(50, 20), 50, 8).eval()
     ids = padded([12, 5])
     before = network(ids)
     untaught = network.token.table()[40] - vectors[40] @ network.token.lift
     assert untaught.abs().max() < 1e-6
     settle(network)
-    assert torch.equal(network.token.weight, network.token.weight.half().float())
+    for owner in (network, network.wide):
+        for table in (owner.token, owner.bigram):
+            assert torch.equal(table.weight, table.weight.half().float())
     torch.testing.assert_close(network(ids), before, atol=0.02, rtol=0.02)
+
+
+def test_common_pairs_stand_within_tickets_and_are_words():
+    tokens = TokenIds.from_rows([[2, 3, 4, 2, 3], [2, 3, 1, 5], [2, 3]])
+    left, right, count = common_pairs(tokens, [False, False, True, True, True, False], 10)
+    assert [left.tolist(), right.tolist(), count.tolist()] == [[2], [3], [4]]  # 3 4, 4 2: too rare
+    joined = TokenIds.from_rows([[2, 3], [4, 2], [3, 4], [2, 3], [4, 2], [3, 4], [2, 3], [4, 2, 3]])
+    left, right, _ = common_pairs(joined, [False, False, True, True, True], 10)
+    assert list(zip(left.tolist(), right.tolist(), strict=True)) == [(2, 3), (4, 2)]
+    assert [len(part) for part in common_pairs(TokenIds.from_rows([[2]]), [False] * 3, 5)] == [0, 0, 0]
+
+
+class SaysMore:
+    """Stands in for an encoder: of a pair it says the sum of its words, and of "a b" one thing more."""
+
+    def __init__(self, vocabulary: list[str], vectors: np.ndarray) -> None:
+        self.known = dict(zip(vocabulary, vectors, strict=True))
+
+    def vectors(self, texts: list[str]) -> np.ndarray:
+        found = np.stack([sum(self.known[word] for word in text.split()) for text in texts])
+        found[texts.index("a b"), -1] += 1
+        return found
+
+
+def test_a_pair_starts_from_what_its_words_do_not_say():
+    vocabulary = ["[PAD]", "[UNK]", *"abcdefgh"]
+    vectors = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+    vectors[:, -1] = 0
+    pairs = list(itertools.permutations(range(10), 2))
+    tokens = TokenIds.from_rows([list(pair) for pair in pairs for _ in range(3)])
+    rows = 997
+    found = pair_vectors(vocabulary, vectors, tokens, rows, SaysMore(vocabulary, vectors))
+    assert np.argmax(found[:, -1]) == np.argmax(np.linalg.norm(found, axis=1)) == (2 * PAIR + 3) % rows
+    assert not found[(1 * PAIR + 3) % rows].any()  # [UNK] b
 
 
 def test_more_words_follow_those_of_the_tickets():
