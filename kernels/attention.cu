@@ -12,8 +12,8 @@
 //
 // Softmax needs the largest score and the sum of a whole row; forward keeps both as they grow and rescales what it
 // has summed so far whenever the largest score changes (Milakov and Gimelshein 2018, "Online normalizer calculation
-// for softmax"; Dao et al. 2022, "FlashAttention"). The backward kernels get each weight back as
-// exp(score - log-sum-exp). Every sum has one owner and a fixed order, no atomics: same input, same bits.
+// for softmax"; Dao et al. 2022, "FlashAttention"). The backward kernels get each weight back from its score and the
+// log-sum-exp of its row. Every sum has one owner and a fixed order, no atomics: same input, same bits.
 //
 // Up to 16 numbers of a row live in one thread; longer rows are shared by LANES neighbours in a warp, who add up
 // their parts of a dot product by shuffles. A thread works on R rows at once, so that each number it reads from
@@ -57,8 +57,9 @@ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 constexpr int MAX_THREADS = 128;
 constexpr int LANES = larger(1, larger(D_K, D_V) / 16);          // threads that share a row
-constexpr int FORWARD_ROWS = ROWS, FORWARD_CHUNK = 8;            // R and C: rows of a thread, streamed rows at once
-constexpr int BACKWARD_ROWS = smaller(ROWS, 2), BACKWARD_CHUNK = 4;  // fewer: there is more to keep in registers
+// R and C: the rows that a thread owns and the streamed rows it works on at once, as many as fit its registers.
+constexpr int FORWARD_ROWS = ROWS, FORWARD_CHUNK = ROWS == 4 ? 4 : 8;
+constexpr int BACKWARD_ROWS = smaller(ROWS, 2), BACKWARD_CHUNK = 4;
 constexpr int ROW_BYTES = (D_K + D_V) * sizeof(A);               // of one streamed row of both matrices
 constexpr int TILE = ROW_BYTES <= 256 ? 64 : ROW_BYTES <= 1024 ? 32 : 16;  // streamed rows in shared memory
 
@@ -73,6 +74,10 @@ template <typename E, int N> __device__ const Vector<E, N>& vector_at(const E* d
     return *reinterpret_cast<const Vector<E, N>*>(data);
 }
 
+// Of one row: log-sum-exp = top + log(total), kept as top and 1 / total. Added up they would be a number near 10, whose
+// rounding exp turns into an error of the whole row. Both are 0 for a row that may read nothing, and so its weights.
+struct alignas(2 * sizeof(A)) LogSumExp { A top, inverse; };
+
 struct Rows {  // (batch, heads, length, d), the last dimension contiguous; strides in numbers
     T* data;
     long long batch, head, row;
@@ -84,7 +89,8 @@ struct Params {
     const A* mask;                                          // added to the scores, or null
     long long mask_batch, mask_head, mask_query, mask_key;  // its strides, 0 where it is broadcast
     const int* key_lengths;                                 // (batch,), or null
-    A *log_sum_exp, *delta;                                 // (batch, heads, n)
+    LogSumExp* log_sum_exp;                                 // (batch, heads, n)
+    A* delta;                                               // (batch, heads, n)
     T *weights, *weights_grad;                              // (batch, heads, n, m), or null
     double scale;
     int heads, n, m, causal;
@@ -122,6 +128,9 @@ __device__ A masked(const Params& p, const Place& at, A dot, int i, int j, int k
     if (p.mask) score += p.mask[at.batch * p.mask_batch + at.head * p.mask_head + i * p.mask_query + j * p.mask_key];
     return score;
 }
+
+// The weight of a key, from its score and the log-sum-exp of its row.
+__device__ A softmax(A score, const LogSumExp& row) { return exp(score - row.top) * row.inverse; }
 
 // The gradient that a weight gets from outside, where the weights were asked for and used.
 __device__ A own_grad(const Params& p, const Place& at, int i, int j) {
@@ -204,7 +213,10 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_forward(c
     const int end = p.causal ? smaller(key_count, at.block_end) : key_count;  // no row of the block reads on
 
     A q[R][PART<D_K>] = {}, sums[R][PART<D_V>] = {}, dots[R][C], keep[R];
-    A top[R], total[R] = {};  // of each row, so far: the largest score, and the sum of exp(score - top)
+    // Of each row, so far: the largest score; the sum of exp(score - top); and what rounding added to that sum, to be
+    // taken off again, for it would be an error of the whole row (Kahan 1965, "Further remarks on reducing truncation
+    // errors").
+    A top[R], total[R] = {}, excess[R] = {};
 #pragma unroll
     for (int r = 0; r < R; r++) {
         top[r] = -INF;
@@ -229,20 +241,22 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_forward(c
                 A base = top[r] == -INF ? 0 : top[r];  // nothing readable yet: each exp below is exp(-inf) = 0
                 keep[r] = exp(old_top - base);
                 for (int c = 0; c < C; c++) sum += dots[r][c] = exp(dots[r][c] - base);
-                total[r] = total[r] * keep[r] + sum;
+                A kept = total[r] * keep[r], added = sum - excess[r] * keep[r];
+                total[r] = kept + added;
+                excess[r] = (total[r] - kept) - added;
             }
             accumulate<D_V>(sums, keep, dots, values, c0, at.lane);
         }
     }
 
-    A inverse[R];
+    LogSumExp log_sum_exp[R];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        inverse[r] = total[r] == 0 ? 0 : 1 / total[r];  // 0 for a row that may read nothing; a NaN stays a NaN
+        log_sum_exp[r] = {};
+        if (total[r] != 0) log_sum_exp[r] = {top[r], 1 / total[r]};  // else it read nothing; a NaN stays a NaN
         if (at.row(r) >= p.n) continue;
-        store_part<D_V>(p.out.at(at.batch, at.head, at.row(r)), sums[r], inverse[r], at.lane);
-        // +inf for a row that read nothing: the backward kernels then get exp(score - inf) = 0 for its weights.
-        if (at.lane == 0) p.log_sum_exp[at.query(p, at.row(r))] = total[r] == 0 ? INF : top[r] + log(total[r]);
+        store_part<D_V>(p.out.at(at.batch, at.head, at.row(r)), sums[r], log_sum_exp[r].inverse, at.lane);
+        if (at.lane == 0) p.log_sum_exp[at.query(p, at.row(r))] = log_sum_exp[r];
     }
 
     // On request, once more over the keys, now that top and total are known: the softmax rows themselves.
@@ -255,11 +269,11 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_forward(c
             dot<D_K>(dots, q, keys, c0, at.lane);
 #pragma unroll
             for (int r = 0; r < R; r++)
+#pragma unroll
                 for (int c = 0; c < C; c++) {
                     int i = at.row(r), j = start + c0 + c;
                     if (c % LANES != at.lane || i >= p.n || j >= p.m) continue;
-                    A score = masked(p, at, dots[r][c], i, j, end);
-                    A weight = score == -INF ? 0 : exp(score - top[r]) * inverse[r];
+                    A weight = softmax(masked(p, at, dots[r][c], i, j, end), log_sum_exp[r]);
                     narrow(p.weights[at.query(p, i) * p.m + j], weight);
                 }
         }
@@ -278,12 +292,13 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
     const int end = p.causal ? smaller(key_count, at.block_end) : key_count;
 
     A q[R][PART<D_K>] = {}, out_grad[R][PART<D_V>] = {}, q_grad[R][PART<D_K>] = {};
-    A dots[R][C], out_grad_dots[R][C], log_sum_exp[R], delta[R], keep[R];  // keep: nothing to rescale here, 1
+    A dots[R][C], out_grad_dots[R][C], delta[R], keep[R];  // keep: nothing to rescale here, 1
+    LogSumExp log_sum_exp[R];
 #pragma unroll
     for (int r = 0; r < R; r++) {
         const int i = at.row(r);
         A product = 0;
-        log_sum_exp[r] = INF;
+        log_sum_exp[r] = {};
         keep[r] = 1;
         if (i < p.n) {
             A out[PART<D_V>];
@@ -312,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
             for (int r = 0; r < R; r++)
                 for (int c = 0; c < C; c++) {
                     int i = at.row(r), j = start + c0 + c;
-                    A weight = exp(masked(p, at, dots[r][c], i, j, end) - log_sum_exp[r]);
+                    A weight = softmax(masked(p, at, dots[r][c], i, j, end), log_sum_exp[r]);
                     A weight_grad = out_grad_dots[r][c] + own_grad(p, at, i, j);
                     dots[r][c] = weight * (weight_grad - delta[r]);
                 }
@@ -330,7 +345,8 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
     constexpr int R = BACKWARD_ROWS, C = BACKWARD_CHUNK;
     __shared__ __align__(32) A queries[TILE][D_K];
     __shared__ __align__(32) A out_grads[TILE][D_V];
-    __shared__ A log_sum_exp[TILE], delta[TILE];
+    __shared__ LogSumExp log_sum_exp[TILE];
+    __shared__ A delta[TILE];
     const Place at(p, p.m, R);
     const int key_count = readable_keys(p, at.batch);
     const int begin = p.causal ? at.block_first / TILE * TILE : 0;  // earlier queries do not see these keys
@@ -355,7 +371,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
         load_tile<D_V>(out_grads, p.out_grad, at, start, end);
         for (int i = threadIdx.x; i < TILE; i += blockDim.x) {
             const bool inside = start + i < end;
-            log_sum_exp[i] = inside ? p.log_sum_exp[at.query(p, start + i)] : INF;
+            log_sum_exp[i] = inside ? p.log_sum_exp[at.query(p, start + i)] : LogSumExp{};
             delta[i] = inside ? p.delta[at.query(p, start + i)] : 0;
         }
         __syncthreads();
@@ -367,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) attention_backward_
             for (int r = 0; r < R; r++)
                 for (int c = 0; c < C; c++) {
                     int i = start + c0 + c, j = at.row(r);
-                    A weight = exp(masked(p, at, dots[r][c], i, j, key_count) - log_sum_exp[c0 + c]);
+                    A weight = softmax(masked(p, at, dots[r][c], i, j, key_count), log_sum_exp[c0 + c]);
                     A weight_grad = out_grad_dots[r][c] + own_grad(p, at, i, j);
                     dots[r][c] = weight;
                     out_grad_dots[r][c] = weight * (weight_grad - delta[c0 + c]);

@@ -220,7 +220,9 @@ def _attention_shapes(
     batch, heads, n, _ = q.shape
     out = q.new_empty(batch, n, heads, v.shape[-1]).transpose(1, 2)
     on_cpu = q.device.type == "cpu"
-    saved = (0,) if on_cpu and _formula_on_cpu(q, v, return_weights) else (batch, heads, n)
+    saved: tuple[int, ...] = (batch, heads, n) if on_cpu else (batch, heads, n, 2)
+    if on_cpu and _formula_on_cpu(q, v, return_weights):
+        saved = (0,)
     log_sum_exp = q.new_empty(saved, dtype=q.dtype if saved == (0,) else launch.accumulate_type(q.dtype))
     return out, log_sum_exp, q.new_empty((batch, heads, n, k.shape[-2]) if return_weights else (0,))
 

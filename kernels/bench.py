@@ -90,7 +90,7 @@ class Shape:
             "attention_backward_q": queries + keys + values + 2 * outs + queries,
             "attention_backward_kv": queries + keys + values + outs + keys + values,
         }[kernel]
-        sums = (1 if kernel == "attention_forward" else 2) * self.n  # log-sum-exp and delta
+        sums = (2 if kernel == "attention_forward" else 3) * self.n  # log-sum-exp, two numbers, and delta
         sum_bytes = launch.accumulate_type(self.dtype).itemsize
         return self.batch * self.heads * (numbers * self.dtype.itemsize + sums * sum_bytes)
 

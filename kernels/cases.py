@@ -1,4 +1,4 @@
-"""Cases that attention.cu must get right, drawn at random, and how far off a result may be.
+"""Cases that attention.cu must get right, drawn at random (how far off a result may be: rounding.py).
 
 The tests and `python -m kernels.check` run them in the emulator, `python -m kernels.gpu_check` on a GPU.
 """
@@ -7,27 +7,19 @@ import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernels import formula, launch
+from kernels import launch
 
 SIZES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 120, 127, 128, 129, 1024)  # around every tile and warp
 MASKS = ("none", "keys", "queries", "heads", "full", "rows hidden")
 LENGTHS = ("none", "some", "with 0")
 LAYOUTS = ("heads first", "heads last", "packed", "unaligned")
 ORDERS = ("in order", "reverse", "random")
-
-# Largest error, as a share of the largest number in the reference (see `scale`).
-TOLERANCES = {
-    torch.float64: 1e-13,
-    torch.float32: 1e-6,
-    torch.float16: torch.finfo(torch.float16).eps,
-    torch.bfloat16: torch.finfo(torch.bfloat16).eps,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,43 +118,6 @@ def run(device: launch.Device, inputs: Inputs, causal: bool) -> dict[str, Tensor
     return results if wants_weights else {name: x for name, x in results.items() if name != "weights"}
 
 
-def reference(inputs: Inputs, causal: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Results by the formula in float64 and, for each, the sum of the absolute values of what it adds up."""
-    q, k, v, out_grad = (x.double() for x in (inputs.q, inputs.k, inputs.v, inputs.out_grad))
-    mask = formula.additive_mask(
-        q.shape[-2], k.shape[-2], mask=inputs.mask, key_lengths=inputs.key_lengths, causal=causal, like=q
-    )
-    out, p = formula.attention(q, k, v, mask)
-    dw = None if inputs.weights_grad is None else inputs.weights_grad.double()
-    results = (out, p, *formula.gradients(q, k, v, p, out_grad, dw))
-    dp = out_grad.abs() @ v.abs().transpose(-2, -1) + (0 if dw is None else dw.abs())
-    ds = p * (dp + (p * dp).sum(-1, keepdim=True)) / math.sqrt(q.shape[-1])
-    sums = (
-        p @ v.abs(),
-        p,
-        ds @ k.abs(),
-        ds.transpose(-2, -1) @ q.abs(),
-        p.transpose(-2, -1) @ out_grad.abs(),
-    )
-    return dict(zip(RESULTS, results, strict=True)), dict(zip(RESULTS, sums, strict=True))
-
-
-def errors(got: dict[str, Tensor], wanted: dict[str, Tensor], sums: dict[str, Tensor]) -> dict[str, float]:
-    """The largest error of each result as a share of the reference's largest number.
-
-    Where what is added up cancels (8,192 values of one size; a query that reads a single key has
-    dS = P (dP - delta) = 0), it is a share of half the sum of the absolute values, of a tenth in half types.
-    Infinite for a NaN.
-    """
-    found = {}
-    for name, x in got.items():
-        share = 0.1 if x.element_size() == 2 else 0.5
-        scale = max(wanted[name].abs().max().item(), share * sums[name].max().item())
-        error = (x.double().cpu() - wanted[name]).abs().max().item()
-        found[name] = math.inf if math.isnan(error) else error / scale if scale else error
-    return found
-
-
 def covering(factors: dict[str, Sequence[Any]], rng: random.Random, tries: int = 40) -> list[dict[str, Any]]:
     """Few combinations of the factors' values in which every pair of values occurs (greedy)."""
     names = list(factors)
@@ -239,11 +194,3 @@ def shrink(case: Case) -> Case:
     """One head is enough for a large case."""
     large = case.n * case.m > 40_000
     return dataclasses.replace(case, batch=1, heads=1) if large else case
-
-
-def worst(found: Iterable[tuple[Case, dict[str, float]]]) -> dict[torch.dtype, float]:
-    """The largest error of each type."""
-    largest: dict[torch.dtype, float] = {}
-    for case, one in found:
-        largest[case.dtype] = max(largest.get(case.dtype, 0.0), *one.values())
-    return largest

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kernels import cases, compile, emulate, emulator, launch, mutate
+from kernels import cases, compile, emulate, emulator, launch, mutate, rounding
 from kernels.cases import Case
 from kernels.launch import Variant
 
@@ -39,10 +39,9 @@ def grid(workers: ProcessPoolExecutor, seed: int) -> Row:
     outcomes = list(workers.map(emulate.outcome, drawn, range(seed, seed + len(drawn)), chunksize=2))
     wrong = [outcome for outcome in outcomes if outcome.problem]
     report(map(str, wrong))
-    worst = cases.worst((outcome.case, outcome.errors) for outcome in outcomes if outcome.errors)
-    errors = ", ".join(f"{launch.TYPES[dtype]} {error:.1e}" for dtype, error in worst.items())
+    worst = rounding.worst((outcome.case, outcome.errors) for outcome in outcomes)
     sizes = f"{len(drawn)} cases, every n with every m of {len(cases.SIZES)} sizes"
-    return Row("kernel = formula", sizes, f"largest errors: {errors}", not wrong, 0)
+    return Row("kernel = formula", sizes, rounding.described(worst), not wrong, 0)
 
 
 def orders(workers: ProcessPoolExecutor, seed: int) -> Row:
@@ -60,9 +59,12 @@ def orders(workers: ProcessPoolExecutor, seed: int) -> Row:
     return Row("order changes no bit", what, f"{len(drawn) - len(found)} identical", not found, 0)
 
 
-def compile_one(source: str, variant: Variant, architecture: str) -> tuple[int, int, str | None]:
+def compile_one(source: str, variant: Variant, architecture: str, whole: bool) -> tuple[int, int, str | None]:
     """Registers and spilled bytes of the variant's worst kernel, and what NVRTC complained about."""
     try:
+        if not whole:
+            compile.check_source(source, variant, architecture)
+            return 0, 0, None
         _, used = compile.compile_source(source, variant, architecture)
     except compile.CompileError as error:
         return 0, 0, str(error)
@@ -71,35 +73,43 @@ def compile_one(source: str, variant: Variant, architecture: str) -> tuple[int, 
 
 
 def compiled(workers: ProcessPoolExecutor, seed: int) -> Row:
-    """Every type and size for every architecture; the rows of a thread take turns."""
+    """Every type and size is accepted for every architecture, and becomes machine code for every generation.
+
+    The architectures of a generation take turns, and so do the rows of a thread.
+    """
     source = compile.SOURCE.read_text(encoding="utf-8")
     jobs = []
     pairs = itertools.product(launch.TYPES, launch.HEAD_SIZES, launch.HEAD_SIZES)
-    for number, (dtype, d_k, d_v) in enumerate(pairs):
-        for turn, architecture in enumerate(compile.ARCHITECTURES):
-            rows = 1 if dtype == torch.float64 else (1, 2, 4)[(number + turn + seed) % 3]
-            jobs.append((Variant(launch.TYPES[dtype], d_k, d_v, rows), architecture))
-    variants, architectures = zip(*jobs, strict=True)
-    found = list(workers.map(compile_one, itertools.repeat(source), variants, architectures, chunksize=4))
+    for number, (dtype, d_k, d_v) in enumerate(pairs, seed):
+        for turn, generation in enumerate(compile.GENERATIONS.values()):
+            rows = 1 if dtype == torch.float64 else (1, 2, 4)[(number + turn) % 3]
+            variant = Variant(launch.TYPES[dtype], d_k, d_v, rows)
+            whole = generation[number % len(generation)]
+            jobs += [(variant, architecture, architecture == whole) for architecture in generation]
+    variants, architectures, wholes = zip(*jobs, strict=True)
+    found = list(
+        workers.map(compile_one, itertools.repeat(source), variants, architectures, wholes, chunksize=4)
+    )
     report(error for _, _, error in found if error)
     spilling = [
         f"{variant} spills {spills} bytes on {architecture}"
-        for (variant, architecture), (_, spills, _) in zip(jobs, found, strict=True)
+        for (variant, architecture, _), (_, spills, _) in zip(jobs, found, strict=True)
         if spills and max(variant.d_k, variant.d_v) <= 64
     ]
     report(spilling)
     right = not spilling and not any(error for _, _, error in found)
     registers = max(registers for registers, _, _ in found)
     what = f"{len(jobs)} variants, {compile.ARCHITECTURES[0]} to {compile.ARCHITECTURES[-1]}"
-    return Row("NVRTC compiles", what, f"no spills up to d = 64, {registers} registers at most", right, 0)
+    result = f"{sum(wholes)} to machine code: no spills up to d = 64, {registers} registers at most"
+    return Row("NVRTC compiles", what, result, right, 0)
 
 
 def mutations(workers: ProcessPoolExecutor, seed: int) -> Row:
-    found = [one for (one,) in workers.map(mutate.run, [[mutation] for mutation in mutate.MUTATIONS])]
-    escaped = [f"not caught: {mutation.what}" for mutation, how in found if how is None]
-    report(escaped)
-    result = f"{len(found) - len(escaped)} caught"
-    return Row("broken kernels are caught", f"{len(found)} mutations", result, not escaped, 0)
+    catches = list(workers.map(mutate.run, mutate.MUTATIONS))
+    found = zip(mutate.MUTATIONS, catches, strict=True)
+    report(f"not caught: {mutation.what}" for mutation, catch in found if catch is None)
+    what = f"{len(catches)} mutations"
+    return Row("broken kernels are caught", what, mutate.summary(catches), all(catches), 0)
 
 
 def tests(workers: ProcessPoolExecutor, seed: int) -> Row:

@@ -7,19 +7,25 @@ import pathlib
 import torch
 from torch import Tensor
 
-from kernels import cases, emulator
+from kernels import cases, emulator, rounding
 from kernels.cases import Case
+from kernels.rounding import Error
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     case: Case
     seed: int
-    errors: dict[str, float]  # of each result, as a share of its largest number
+    errors: dict[str, Error]
     problem: str | None  # a barrier, a shuffle, an access, an element that nobody wrote, a result too far off
 
+    @property
+    def margin(self) -> float:
+        """The largest error as a multiple of what rounding may do; infinite where the emulator stopped."""
+        return max((error.share for error in self.errors.values()), default=math.inf)
+
     def __str__(self) -> str:
-        found = ", ".join(f"{name} {error:.2g}" for name, error in self.errors.items())
+        found = ", ".join(f"{name} {error.relative:.2g}" for name, error in self.errors.items())
         return f"{self.problem or 'right'}: {self.case}, seed {self.seed}{': ' + found if found else ''}"
 
 
@@ -40,14 +46,15 @@ def outcome(case: Case, seed: int, source: pathlib.Path = emulator.KERNEL_SOURCE
         got = results(case, inputs, seed, source)
     except emulator.EmulatorError as error:
         return Outcome(case, seed, {}, str(error))
-    errors = cases.errors(got, *cases.reference(inputs, case.causal))
-    allowed = cases.TOLERANCES[case.dtype]
+    errors = rounding.judge(got, inputs, case.causal)
     # Outputs are NaN until they are written, and no case has a NaN to give: one is an unwritten element, or
     # a NaN that was made.
     wrong = [
-        f"{name} has NaN" if math.isinf(error) else f"{name} is off by {error:.2g} (allowed {allowed:.2g})"
+        f"{name} has NaN"
+        if math.isinf(error.relative)
+        else f"{name} is off by {error.relative:.2g}, {error.share:.2g} times what rounding may do"
         for name, error in errors.items()
-        if error > allowed
+        if error.share > 1
     ]
     problem = "; ".join(wrong) or None
     return Outcome(case, seed, errors, problem)

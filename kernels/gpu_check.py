@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels import attention, bench, cases, formula, launch
+from kernels import attention, bench, cases, formula, launch, rounding
 from kernels.cases import Case
 from kernels.launch import Variant
 
@@ -98,7 +98,7 @@ def right(
     to: torch.device,
     clock: Clock,
     deadline: float,
-) -> tuple[int, list[str], dict[torch.dtype, float]]:
+) -> tuple[int, list[str], dict[torch.dtype, rounding.Error]]:
     """Hold results on the device to the float64 formula: cases run, what is wrong, largest errors."""
     found, wrong = [], []
     for number, case in enumerate(drawn):
@@ -108,16 +108,16 @@ def right(
         moved = inputs.map(lambda _, x: x.to(to, copy=True))
         first = cases.run(make_device(), moved, case.causal)
         again = cases.run(make_device(), moved, case.causal)
-        errors = cases.errors(first, *cases.reference(inputs, case.causal))
+        errors = rounding.judge(first, inputs, case.causal)
         found.append((case, errors))
-        if max(errors.values()) > cases.TOLERANCES[case.dtype]:
+        if max(error.share for error in errors.values()) > 1:
             wrong.append(f"{case}, seed {seed + number}: {errors}")
         wrong += [
             f"{case}, seed {seed + number}: {name} differs between two runs"
             for name in first
             if not torch.equal(first[name], again[name])
         ]
-    return len(found), wrong, cases.worst(found)
+    return len(found), wrong, rounding.worst(found)
 
 
 def graph_problem(device: torch.device) -> str | None:
@@ -372,8 +372,8 @@ def check_right(device: torch.device, seed: int, clock: Clock) -> list[str]:
     ready = compile_ahead(drawn, architecture(device), clock, GRID_SECONDS / 2)
     print(f"{ready} variants compiled in {clock.seconds():.0f} s")
     count, wrong, worst = right(drawn, seed, lambda: Gpu(device), device, clock, GRID_SECONDS)
-    errors = ", ".join(f"{launch.TYPES[dtype]} {error:.1e}" for dtype, error in worst.items())
-    print(f"{count} of {len(drawn)} cases against the float64 formula, seed {seed}; largest errors: {errors}")
+    print(f"{count} of {len(drawn)} cases against the float64 formula, seed {seed}")
+    print(f"largest errors: {rounding.described(worst)}")
     problem = graph_problem(device)
     print(f"CUDA graph: {problem or 'the replay is the same, bit for bit'}")
     wrong += [problem] if problem else []

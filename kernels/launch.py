@@ -181,15 +181,16 @@ def forward(
     causal: bool,
     return_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (output, log-sum-exp (batch, heads, n), weights) for q (batch, heads, n, d_k) and so on.
+    """Return (output, log-sum-exp (batch, heads, n, 2), weights) for q (batch, heads, n, d_k) and so on.
 
-    `mask` broadcasts to (batch, heads, n, m). The log-sum-exp of a row that reads nothing is +inf (so that
-    the backward pass finds weights of 0); the weights are empty unless asked for.
+    `mask` broadcasts to (batch, heads, n, m). A log-sum-exp is two numbers, the row's largest score
+    and 1 / Σ exp(score - largest), which rounding hurts less than one; both are 0 for a row that reads
+    nothing. The weights are empty unless asked for.
     """
     refuse_unsupported(q, k, v)
     (batch, heads, n, d_k), m, d_v = q.shape, k.shape[2], v.shape[3]
     out = heads_last(device, batch, heads, n, d_v, q.dtype)
-    log_sum_exp = device.empty((batch, heads, n), accumulate_type(q.dtype))
+    log_sum_exp = device.empty((batch, heads, n, 2), accumulate_type(q.dtype))
     weights = device.empty((batch, heads, n, m) if return_weights else (0,), q.dtype)
     if batch * heads * n == 0:
         return out, log_sum_exp, weights

@@ -112,7 +112,7 @@ class TestStatic:
     def test_operations_and_bytes_of_the_ticket_shape(self) -> None:
         one = bench.shape("tickets, padded (1024, 4, 120, 16)", torch.float32)
         assert one.operations("attention_forward") == 2 * 4096 * 120 * 120 * (16 + 16)
-        assert one.least_bytes("attention_forward") == 4096 * 4 * (4 * 120 * 16 + 120)
+        assert one.least_bytes("attention_forward") == 4096 * 4 * (4 * 120 * 16 + 2 * 120)
         assert one.moved_bytes("attention_forward") == one.least_bytes(
             "attention_forward"
         )  # a block to a head

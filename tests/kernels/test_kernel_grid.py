@@ -11,7 +11,7 @@ import random
 import pytest
 import torch
 
-from kernels import cases, emulate, emulator, launch
+from kernels import cases, emulate, emulator, launch, rounding
 from kernels.cases import Case
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)")
@@ -74,28 +74,28 @@ def test_8192_by_8192_causal() -> None:
     with emulator.Emulator() as device:
         x = inputs.map(device.place)
         out, _, _ = launch.forward(device, x.q, x.k, x.v, None, None, True, False)
-        got = out[:, :, -16:].double()
+        got = out[:, :, -16:].clone()
     rows = dataclasses.replace(inputs, q=inputs.q[:, :, -16:], out_grad=inputs.out_grad[:, :, -16:])
     hidden = torch.arange(8192)[None, :] > torch.arange(8192 - 16, 8192)[:, None]
     rows.mask = torch.zeros(16, 8192).masked_fill(hidden, -math.inf)
-    wanted = cases.reference(rows, causal=False)[0]["out"]
-    assert (got - wanted).abs().max() < 2e-6 * wanted.abs().max(), f"seed {SEED}"
+    assert rounding.judge({"out": got}, rows, causal=False)["out"].share < 1, f"seed {SEED}"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_scores_of_ten_thousand_do_not_overflow(dtype: torch.dtype) -> None:
-    """Scores of ±1e4 carry an error of 1e4 roundings into the exponent, and the weights with them."""
+    """Scores of ±1e4 carry thousands of roundings into the exponent, and into the weights."""
     case = Case(dtype, d_k=16, d_v=16, n=33, m=65, lengths="with 0", causal=True)
     inputs = cases.draw(case, SEED)
     inputs.q *= 1.1e4 / (inputs.q @ inputs.k.transpose(-2, -1) / 4).abs().max()
     scores = inputs.q.double() @ inputs.k.double().transpose(-2, -1) / 4
     assert scores.abs().max() > 1e4
     got = emulate.results(case, inputs)
-    wanted, sums = cases.reference(inputs, case.causal)
-    allowed = 4e4 * torch.finfo(dtype).eps
     assert all(x.isfinite().all() for x in got.values())
-    assert (got["weights"].double() - wanted["weights"]).abs().max() < allowed
-    assert max(cases.errors(got, wanted, sums).values()) < allowed, f"seed {SEED}"
+    found = rounding.judge(got, inputs, case.causal)
+    assert max(error.share for error in found.values()) < 1, f"seed {SEED}: {found}"
+    assert max(error.relative for error in found.values()) < 4e4 * torch.finfo(dtype).eps, (
+        f"seed {SEED}: {found}"
+    )
 
 
 def test_a_row_that_may_read_nothing() -> None:
