@@ -73,7 +73,7 @@ class BundleConfig(_Strict):
     schema_version: int = SCHEMA_VERSION
     name: Annotated[str, Field(min_length=1, max_length=200)]
     version: Annotated[str, Field(min_length=1, max_length=200)]
-    teams: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2)]
+    teams: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=2)]
     max_tokens: Annotated[int, Field(ge=1)]
     window: Annotated[int, Field(ge=0)] = 0  # tokens that the graph reads at a time (models.windows); 0: all
     vocab_size: Annotated[int, Field(ge=2)]
@@ -89,9 +89,11 @@ class BundleConfig(_Strict):
     digest: str = UNSEALED
 
     @model_validator(mode="after")
-    def _teams_differ(self) -> Self:
+    def _fits_together(self) -> Self:
         if len(set(self.teams)) != len(self.teams):
             raise ValueError("teams must differ from each other")
+        if 0 < self.window < 4:
+            raise ValueError("a window of fewer than 4 tokens cannot be halved twice")
         return self
 
 
@@ -279,6 +281,8 @@ def _open_folder(folder: Path) -> int:
 
 def _read_listed(folder: int) -> dict[str, bytes]:
     names = sorted(name for name in os.listdir(folder) if name[0] != ".")
+    if CONFIG not in names:  # some other folder: what lies there is not read
+        return {}
     return {name: _read_file(name, folder) for name in names}
 
 

@@ -76,6 +76,8 @@ class Scope(BaseModel):
             raise ValueError("telling and rarity must have one byte for each of words")
         if self.least_usual is not None and (len(self.usual) != 3 or not all(self.usual)):
             raise ValueError("usual must have values of three measures")
+        if unknown := [name for name in self.languages if name not in FUNCTION_WORDS]:
+            raise ValueError(f"languages has {unknown[0]!r}; known are: {', '.join(FUNCTION_WORDS)}")
         return self
 
 

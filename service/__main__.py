@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from service.settings import SHIPPED_BUNDLE, Settings
+from service.settings import SHIPPED_BUNDLE, Settings, misspelt
 
 # One for the teams of the shipped bundle; another bundle may route quite other tickets.
 _EXAMPLE = "My card was charged twice for one order, please remove one charge"
@@ -28,14 +28,17 @@ def main() -> int:
     try:
         settings = Settings()
         settings.refuse_unprotected()
+        settings.refuse_unusable()
     except ValidationError as error:
         for item in error.errors(include_input=False, include_url=False):
             name = ".".join(str(part) for part in item["loc"]).upper()
-            print(f"LARKFIELD_{name}: {item['msg']}", file=sys.stderr)
+            print(f"LARKFIELD_{name}: {item['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         return 2
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    for sentence in misspelt(os.environ):
+        print(f"warning: {sentence}", file=sys.stderr)
     return _start(settings)
 
 

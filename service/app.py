@@ -24,7 +24,7 @@ from service.core import Service
 from service.edge import Edge, problem_headers
 from service.logs import Writer
 from service.metrics import Metrics
-from service.problems import Problem, invalid, unknown_error
+from service.problems import Problem, invalid, not_json, unknown_error
 from service.schema import BatchRequest, RouteRequest
 from service.settings import Settings
 
@@ -160,6 +160,8 @@ def _problems(app: FastAPI) -> None:
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 400:  # the framework's word for a body that is no UTF-8, or too deep
+            return respond(request, not_json())
         given = (error.headers or {}).items()
         headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given]
         detail = {404: "There is nothing at this address.", 405: "This address takes another method."}

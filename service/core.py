@@ -120,6 +120,8 @@ class Service:
         self.keys = Keys(self.settings.api_keys, self.settings.api_keys_file)
         self.admin_keys = Keys(self.settings.admin_key, self.settings.admin_key_file)
         self.in_flight = 0
+        # Batches and streams take one place among the explanations, and leave the others to single tickets.
+        self.explaining = asyncio.Semaphore(1)
         # The server's running requests and connections, where there is a server: with one request alone,
         # nothing need queue.
         self.requests: Sized | None = None

@@ -26,6 +26,10 @@ class StoreUnavailable(RuntimeError):
     """The database cannot be used now; the message says why, without paths, addresses or values."""
 
 
+class RowsRefused(RuntimeError):
+    """The database is well and does not take these rows."""
+
+
 class Decided(NamedTuple):
     """One routed ticket, as it is remembered."""
 
@@ -111,6 +115,9 @@ class DecisionLog:
                 except StoreUnavailable:
                     self.waiting.extendleft(reversed(batch))
                     raise
+                except RowsRefused as error:
+                    self.on_dropped(len(batch))
+                    log.error("decisions were dropped: %s", error)
         finally:
             self._writing.release()
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from service.decisions import Decided, DecisionLog, StoreUnavailable, opener
@@ -129,7 +130,7 @@ class Gate:
 
 def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, failed: Any) -> None:
     from service.problems import Problem, unavailable
-    from service.routes import problem_responses
+    from service.routes import problem_responses, takes_json
 
     counter = service.metrics.counter
     given = counter("feedback", "Feedback by team, counted when it is first given.", "predicted", "actual")
@@ -141,7 +142,8 @@ def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, fa
         "/feedback",
         summary="Report the team that solved a ticket",
         tags=["feedback"],
-        responses=problem_responses(400, 401, 413, 415, 422, 500, 503),
+        dependencies=[Depends(takes_json)],
+        responses=problem_responses(401, 413, 415, 422, 500, 503),
     )
     def feedback(body: FeedbackRequest) -> FeedbackResponse:
         """Saying it twice counts once; another team later replaces the first. 200 means: durable."""

@@ -51,8 +51,9 @@ class Keys:
                 self._from_file = _digests(_lines(self._file))
                 self._seen = state
                 log.info("keys read again", extra={"keys": len(self._from_file)})
-        except OSError as error:
-            log.warning("the keys file cannot be read", extra={"error": error.strerror})
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            log.warning("the keys file cannot be read", extra={"error": why})
 
 
 def presented(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

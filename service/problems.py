@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 CONTENT_TYPE = b"application/problem+json"
 # A field name that a client made up is shown only this far.
 SHOWN_NAME = 64
+_NOT_JSON = "not valid JSON in UTF-8"
 
 
 class Problem(HTTPException):
@@ -79,11 +80,22 @@ def invalid(error: ValidationError | RequestValidationError, skip: int = 0) -> P
     """
     errors = []
     for item in error.errors()[:20]:
-        field = ".".join(_shown(part) for part in item["loc"][skip:]) or "body"
+        place = () if item["type"] == "json_invalid" else item["loc"][skip:]  # FastAPI says at which byte
+        field = ".".join(map(_shown, place)) or "body"
         message = "unknown field" if item["type"] == "extra_forbidden" else _message(item)
         errors.append({"field": field, "message": message})
+    return not_as_expected(errors)
+
+
+def not_as_expected(errors: list[dict[str, str]]) -> Problem:
+    """422 with what is wrong: {"field", "message"} each."""
     named = "; ".join(f"{each['field']}: {each['message']}" for each in errors[:5])
     return Problem(422, f"The request is not as expected. {named}", errors=errors)
+
+
+def not_json() -> Problem:
+    """422 for a body that no parser gets through."""
+    return not_as_expected([{"field": "body", "message": _NOT_JSON}])
 
 
 def _shown(part: int | str) -> str:
@@ -94,5 +106,5 @@ def _shown(part: int | str) -> str:
 
 def _message(item: Any) -> str:
     if item["type"] == "json_invalid":
-        return "not valid JSON in UTF-8"  # the parser's own message may quote the input
+        return _NOT_JSON  # the parser's own message may quote the input
     return str(item["msg"])

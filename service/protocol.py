@@ -20,17 +20,17 @@ from service.problems import CONTENT_TYPE, Problem
 _LAST_SECONDS = 1.0
 # Headers larger than this in all are refused.
 _MAX_HEADER_BYTES = 65_536
-_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_UPGRADE = re.compile(rb"(\A|\r\n)upgrade:", re.IGNORECASE)
 
 
 def without_upgrade(data: bytes) -> bytes:
-    """A request whose wish for another protocol is not heard, as a server may choose (RFC 9110, 7.8).
+    """Headers whose wish for another protocol is not heard, as a server may choose (RFC 9110, 7.8).
 
     The parser would take such a request's body for the other protocol, and Java's client asks for HTTP/2 this
     way each time.
     """
     head, end, body = data.partition(b"\r\n\r\n")
-    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + body
+    return _UPGRADE.sub(rb"\1x-upgrade:", head) + end + body
 
 
 def send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
@@ -99,7 +99,7 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._leaving:
             return
-        if not self._in_message and b"pgrade" in data:
+        if not self._arrives() and b"pgrade" in data:
             data = without_upgrade(data)
         if self._in_headers:
             self._header_bytes += len(data)

@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from service.decisions import Decided, StoreUnavailable
+from service.decisions import Decided, RowsRefused, StoreUnavailable
 
 LOCK_WAIT_SECONDS = 2.0
 ID_LENGTH = 200
@@ -99,6 +99,11 @@ def reason_of(error: BaseException) -> str:
     """Why the database failed, in words that carry no path, address or stored value."""
     words = str(getattr(error, "orig", None) or error).lower()
     return next((ours for theirs, ours in REASONS if theirs in words), "the database refused the statement")
+
+
+def storable(text: str | None) -> str | None:
+    """A text as every database takes it: PostgreSQL refuses NUL."""
+    return text.replace("\0", "\ufffd") if text and "\0" in text else text
 
 
 def connect(url: str) -> Engine:
@@ -201,21 +206,28 @@ class Store:
             self._ready = True
 
     def remember(self, rows: Sequence[Decided]) -> None:
-        """Write decisions, all or none.
+        """Write decisions, all or none. RowsRefused: another try would fail the same way.
 
         Straight to the driver: this runs beside the answers, and SQLAlchemy's own way takes twice the
         time per row, all of it with the interpreter's lock held.
         """
         statement = decisions.insert().compile(dialect=self.engine.dialect, column_keys=Decided._fields)
-        values: Any = list(rows) if statement.positional else [row._asdict() for row in rows]
-        with self.transaction() as connection:
-            connection.exec_driver_sql(str(statement), values)
+        rows = [row._replace(ticket_id=storable(row.ticket_id), text=storable(row.text)) for row in rows]
+        values: Any = rows if statement.positional else [row._asdict() for row in rows]
+        try:
+            with self.transaction() as connection:
+                connection.exec_driver_sql(str(statement), values)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, sa.exc.DataError):
+                raise RowsRefused("the database does not take these values") from error
+            raise
 
     def give(self, actual: str, *, ticket_id: str | None = None, request_id: str | None = None) -> Receipt:
         """Store the team that solved a ticket; it is durable when this returns.
 
         Saying the same again changes nothing; another team replaces the first (the ticket was moved on).
         """
+        ticket_id, request_id = storable(ticket_id), storable(request_id)
         with self.transaction() as connection:
             found = self._decision(connection, ticket_id, request_id)
             if found is not None:

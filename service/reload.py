@@ -21,13 +21,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 
 from models.bundle import BundleError
 from service.channel import Message, WorkerEnd
 from service.core import Service
 from service.problems import Problem
-from service.routes import problem_responses, service_of
+from service.routes import problem_responses, service_of, takes_json
 from service.runtime import Runtime
 from service.schema import ModelName, ReloadRequest, ReloadResponse
 
@@ -106,7 +106,7 @@ class Reloader:
                 return f"{folder.name}: holds another bundle by now"
             self._prepared = prepared
         except BundleError as error:
-            return reason(error)
+            return reason(error, folder)
         except Exception as error:
             log.exception("a bundle could not be loaded")
             return f"the bundle could not be loaded ({type(error).__name__})"
@@ -170,10 +170,9 @@ def identity(folder: Path) -> object:
     return os.path.realpath(folder), status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def reason(error: BundleError) -> str:
+def reason(error: BundleError, folder: Path) -> str:
     """The error with names of files, but without the path to them."""
-    name = Path(error.file).name
-    return f"{name}: {error.reason}".replace(str(Path(error.file).parent) + "/", "")
+    return f"{Path(error.file).name}: {error.reason}".replace(str(folder), folder.name or "the folder")
 
 
 @router.post(
@@ -181,7 +180,8 @@ def reason(error: BundleError) -> str:
     summary="Switch to another bundle",
     tags=["operation"],
     response_model=ReloadResponse,
-    responses=problem_responses(401, 403, 409, 413, 422, 500),
+    dependencies=[Depends(takes_json)],
+    responses=problem_responses(401, 403, 409, 413, 415, 422, 500),
 )
 async def admin_reload(order: ReloadRequest, request: Request) -> ReloadResponse:
     """All workers answer with the new bundle, or, if it is not sound (409), all stay with the old one."""

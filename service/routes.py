@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from time import perf_counter
@@ -45,6 +46,8 @@ log = logging.getLogger("larkfield.http")
 # Tickets of one batch or stream that may be in the engine's queue at a time: a batch competes with single
 # tickets as this many connections would.
 BATCH_WINDOW = 16
+# Deadlines that such a ticket may take: the others of its batch stand before it.
+BATCH_PATIENCE = 4
 _JSON_HEADERS = [(b"content-type", b"application/json"), *SECURITY_HEADERS]
 _CLOSE = (b"connection", b"close")
 _NUMBERS = orjson.OPT_SERIALIZE_NUMPY  # an explanation counts in numpy's numbers
@@ -139,6 +142,11 @@ def must_be_json(content_type: bytes | None, expected: bytes = b"application/jso
         raise Problem(415, f"The content type must be {expected.decode()}.", close=True)
 
 
+def takes_json(request: Request) -> None:
+    """The same for an endpoint whose body the framework reads; for its `dependencies`."""
+    must_be_json(request.headers.get("content-type", "").encode("latin-1"))
+
+
 def service_of(request: Request) -> Service:
     """The service behind a request."""
     return cast(Service, request.app.state.service)
@@ -187,7 +195,7 @@ async def route(request: Request) -> Response:
 async def route_batch(request: Request) -> Response:
     """One result per ticket, in order. A ticket that is wrong gets a problem of its own."""
     service = service_of(request)
-    must_be_json(request.headers.get("content-type", "").encode("latin-1"))
+    takes_json(request)
     await service.first_loaded()
     try:
         batch = parsed(BatchRequest.model_validate_json, await request.body())
@@ -318,7 +326,8 @@ async def route_one(
         if isinstance(ticket, Problem):
             raise ticket
         request = RouteRequest.model_validate(ticket, strict=True)
-        answer = await _when_there_is_room(service, request, request_id, source)
+        async with service.explaining if request.explain != "none" else contextlib.nullcontext():
+            answer = await _when_there_is_room(service, request, request_id, source)
         return True, answer.document()
     except Problem as raised:
         problem = raised.with_traceback(None)
@@ -334,15 +343,15 @@ async def route_one(
 
 
 async def _when_there_is_room(service: Service, ticket: RouteRequest, request_id: str, source: str) -> Answer:
-    """Answer a ticket; while the queue is full, try again until the deadline."""
-    began = perf_counter()
+    """Answer a ticket; while the queue is full, try again until its deadlines are over."""
+    more = (BATCH_PATIENCE - 1) * service.settings.deadline_seconds
+    last = perf_counter() + BATCH_PATIENCE * service.settings.deadline_seconds
     pause = 0.005
     while True:
         try:
-            return await service.answer(ticket, request_id, began=perf_counter(), source=source)
+            return await service.answer(ticket, request_id, began=perf_counter() + more, source=source)
         except Problem as problem:
-            late = perf_counter() - began > service.settings.deadline_seconds
-            if problem.status != 503 or late:
+            if problem.status != 503 or perf_counter() > last:
                 raise
         await asyncio.sleep(pause)
         pause = min(0.1, pause * 2)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, TypeAdapter
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    TypeAdapter,
+    model_validator,
+)
 
 Level = Literal["none", "tokens", "heads", "full"]
 # Limits in characters; the body limit in bytes comes first.
 TicketId = Annotated[str, StringConstraints(max_length=200)]
+# No path of the system holds a NUL.
+Folder = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 Subject = Annotated[str, StringConstraints(max_length=2_000)]
 
 _TICKET: dict[str, JsonValue] = {
@@ -112,8 +122,14 @@ class ReloadRequest(BaseModel):
         extra="forbid", strict=True, json_schema_extra={"examples": [{"bundle": "runs/2026-12"}, {}]}
     )
 
-    bundle: str | None = Field(None, max_length=4096, description="A folder; left out: the same one again.")
+    bundle: Folder | None = Field(None, description="A folder; left out: the same one again.")
     previous: bool = Field(False, description="Go back to the bundle that was served before.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.previous and self.bundle is not None:
+            raise ValueError("name a bundle or ask for the previous one, not both")
+        return self
 
 
 class ReloadResponse(BaseModel):

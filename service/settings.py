@@ -6,14 +6,20 @@ table into that page.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.keys import Keys
 
 SHIPPED_BUNDLE = Path(__file__).resolve().parent.parent / "models" / "larkfield"
 
@@ -21,7 +27,9 @@ SHIPPED_BUNDLE = Path(__file__).resolve().parent.parent / "models" / "larkfield"
 class Settings(BaseSettings):
     """Settings read from the environment; anything out of range stops the start with a message."""
 
-    model_config = SettingsConfigDict(env_prefix="LARKFIELD_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="LARKFIELD_", frozen=True, extra="ignore", allow_inf_nan=False
+    )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
@@ -90,7 +98,7 @@ class Settings(BaseSettings):
         description="Whether a thread runs tickets too: auto = when several wait and cores outnumber "
         "workers, always = it runs all of them.",
     )
-    intra_op_threads: int = Field(1, ge=1, description="Threads inside one run of the graph.")
+    intra_op_threads: int = Field(1, ge=1, le=256, description="Threads inside one run of the graph.")
 
     header_timeout_seconds: float = Field(10.0, gt=0, description="Time to send a request's headers.")
     body_timeout_seconds: float = Field(
@@ -149,8 +157,20 @@ class Settings(BaseSettings):
             return ""
         if value and not value.startswith(("sqlite:///", "postgresql://")):
             raise ValueError("must be sqlite:///…, postgresql://… or off")
+        if value in ("sqlite://", "sqlite:///"):
+            raise ValueError("must name a file: sqlite:///feedback.db, or sqlite:////var/… for a whole path")
+        if value:
+            urlsplit(value)  # ValueError
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
         return value or f"sqlite:///{state / 'larkfield' / 'feedback.db'}"
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: str) -> str:
+        origins = [origin.strip() for origin in value.split(",") if origin.strip()]
+        if all(origin == "*" or re.fullmatch(r"https?://[^/\s]+", origin) for origin in origins):
+            return value
+        raise ValueError("must be origins as browsers name them, https://desk.example.org, or *")
 
     @field_validator("bundle")
     @classmethod
@@ -174,6 +194,35 @@ class Settings(BaseSettings):
             f"host {self.host} can be reached from other machines and no API key is set: set "
             "LARKFIELD_API_KEYS or LARKFIELD_API_KEYS_FILE, or say LARKFIELD_ALLOW_NO_KEYS=true"
         )
+
+    def refuse_unusable(self) -> None:
+        """Raise ValueError where a file or folder that a setting names cannot be used."""
+        try:
+            name = "API_KEYS_FILE"
+            Keys(self.api_keys, self.api_keys_file)
+            name = "ADMIN_KEY_FILE"
+            Keys(self.admin_key, self.admin_key_file)
+            name = "METRICS_FOLDER"
+            if self.metrics_folder is not None:
+                self.metrics_folder.mkdir(parents=True, exist_ok=True)
+                (self.metrics_folder / ".writable").touch()
+                (self.metrics_folder / ".writable").unlink(missing_ok=True)
+        except OSError as error:
+            raise ValueError(f"LARKFIELD_{name} cannot be used: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ValueError(f"LARKFIELD_{name} cannot be used: it is not UTF-8") from None
+
+
+def misspelt(environment: Iterable[str]) -> list[str]:
+    """A sentence for each variable that looks like a setting and is none."""
+    prefix, known = "LARKFIELD_", [name.upper() for name in Settings.model_fields]
+    sentences = []
+    for variable in sorted(environment):
+        name = variable.upper().removeprefix(prefix)
+        if variable.upper().startswith(prefix) and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            sentences.append(f"{variable} is no setting" + (f"; is {prefix}{near[0]} meant?" if near else ""))
+    return sentences
 
 
 def table() -> str:

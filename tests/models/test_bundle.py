@@ -181,6 +181,10 @@ def test_a_config_that_is_no_json_object(small_bundle: Path, data: bytes) -> Non
         ("thresholds", None),
         ("sha256", {"model.onnx": 5}),
         ("vocab_size", True),
+        ("window", -1),
+        ("window", 3),
+        ("teams", ["delivery", "x" * 201]),
+        ("out_of_scope", {"languages": ["Klingon"]}),
         ("name", ""),
         ("surprise", 1),
     ],
@@ -242,6 +246,10 @@ def test_what_is_not_a_tokenizer(small_bundle: Path) -> None:
 def test_a_folder_that_is_none(small_bundle: Path, tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", str(tmp_path / "nowhere"), "does not exist")
     refused(small_bundle / "config.json", str(small_bundle / "config.json"), "is a file")
+    (small_bundle / "config.json").unlink()  # some other folder: nothing of it is read
+    (small_bundle / "pipe").unlink(missing_ok=True)
+    os.mkfifo(small_bundle / "pipe")
+    refused(small_bundle, "config.json", "is missing")
     empty = tmp_path / "empty"
     empty.mkdir()
     refused(empty, "config.json", "is missing")

@@ -6,6 +6,8 @@ import json
 import socket
 from collections.abc import Callable
 
+import pytest
+
 from tests.service.conftest import Running
 
 NDJSON = "application/x-ndjson"
@@ -53,6 +55,20 @@ def test_a_full_queue_delays_a_batch_and_fails_none(start: Callable[..., Running
     running = start(max_queue=2)
     body = running.call("POST", "/route/batch", {"tickets": [{"text": "parcel late"}] * 200}).json()
     assert (body["routed"], body["failed"]) == (200, 0)
+
+
+@pytest.mark.parametrize("path", ["/route/batch", "/route/stream"])
+def test_explanations_of_a_batch_wait_for_each_other(start: Callable[..., Running], path: str) -> None:
+    """More than may wait at a time, and than one deadline lets through; none is refused."""
+    running = start(max_explanations=1, deadline_seconds=0.5)
+    tickets = [{"text": "parcel late " * 20, "explain": "tokens"} for _ in range(100)]
+    if path == "/route/batch":
+        results = running.call("POST", path, {"tickets": tickets}).json()["results"]
+    else:
+        lines = "\n".join(map(json.dumps, tickets)).encode()
+        reply = running.call("POST", path, lines, content_type=NDJSON)
+        results = [json.loads(line) for line in reply.body.splitlines()]
+    assert [result.get("explanation", result)["level"] for result in results] == ["tokens"] * 100
 
 
 def test_a_stream_answers_each_line_in_order(server: Running) -> None:

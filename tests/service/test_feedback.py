@@ -114,6 +114,17 @@ def test_wrong_feedback_is_refused_and_says_why(router: Router, body: Any, field
     assert "gardening" not in json.dumps(problem)
 
 
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"team": ' + b"9" * 5000 + b"}", b'{"team": "\\ud83d"}']
+)
+def test_feedback_that_is_no_json_is_refused(router: Router, body: bytes) -> None:
+    request = urllib.request.Request(router.url + "/feedback", body, {"Content-Type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=240)
+    assert refused.value.code == 422
+    assert refused.value.headers["content-type"] == "application/problem+json"
+
+
 def test_counters_and_gauges_follow(router: Router) -> None:
     before = metric(router, "larkfield_feedback_total")
     for number in range(4):
@@ -349,3 +360,13 @@ def test_kill_9_of_the_server_loses_nothing_acknowledged(tmp_path: Path) -> None
     assert set(acknowledged) <= kept
     assert rows_in(store)["feedback"] == len(kept)
     store.close()
+
+
+@pytest.mark.parametrize("odd", ["\0", "'; DROP TABLE feedback; --", "\u202e\U0001f600", " ", "\n"])
+def test_odd_ids_are_ids(router: Router, odd: str) -> None:
+    given = {"ticket_id": f"odd{odd}", "team": "payment"}
+    post(router, "/route", {"ticket_id": given["ticket_id"], "text": TEXT})
+    status, receipt, _ = post(router, "/feedback", given)
+    assert status == 200
+    assert receipt["predicted"] is not None
+    assert post(router, "/feedback", given)[1]["status"] == "unchanged"

@@ -48,6 +48,19 @@ def test_an_empty_keys_file_admits_nobody(tmp_path: Path) -> None:
     assert not known.admits(b"")
 
 
+def test_a_keys_file_that_is_no_text_leaves_the_keys_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("old\n")
+    known = Keys(SecretStr(""), file)
+    monkeypatch.setattr("service.keys._LOOK_SECONDS", -1.0)
+    file.write_bytes(b"\xff\xfe\x00new")
+    assert known.admits(b"old")
+    file.write_text("newer\n")
+    assert known.admits(b"newer")
+
+
 def test_a_key_may_come_in_either_header() -> None:
     assert presented([(b"authorization", b"Bearer abc")]) == b"abc"
     assert presented([(b"authorization", b"bearer abc")]) == b"abc"

@@ -270,11 +270,15 @@ def test_a_wish_for_another_protocol_costs_no_ticket(server: Running, protocol: 
     """Java's HTTP client asks for HTTP/2 with each request; the body is HTTP/1.1 all the same."""
     body = b'{"text": "parcel late"}'
     wish = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: %s\r\nHTTP2-Settings: AA\r\n" % protocol
-    with server.connect() as connection:
-        connection.sendall(HEAD + wish + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        response = everything(connection)
-    assert status(response) == 200
-    assert b"delivery" in response
+    request = HEAD + wish + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    for at in (0, request.index(b"Upgrade:")):  # in one packet, and in two
+        with server.connect() as connection:
+            connection.sendall(request[:at])
+            time.sleep(0.1 if at else 0)
+            connection.sendall(request[at:])
+            response = everything(connection)
+        assert status(response) == 200
+        assert b"delivery" in response
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,31 @@ def test_feedback_is_idempotent_and_the_last_team_counts(store: Store) -> None:
     assert rows_in(store) == {"decisions": 1, "feedback": 1}
 
 
+def test_a_nul_in_an_id_or_a_text_stops_nothing(store: Store) -> None:
+    """PostgreSQL takes no NUL: one such ticket would have held up all that came after it, for ever."""
+    store.remember([decided(1)._replace(ticket_id="a\0b", text="kettle\0leaks"), decided(2)])
+    assert store.give("payment", ticket_id="a\0b").predicted == "payment"
+    assert store.give("payment", ticket_id="T-2").predicted == "payment"
+    assert store.give("payment", request_id="r\0").status == "created"
+
+
+def test_rows_that_the_database_never_takes_are_dropped_and_counted(postgres_url: str) -> None:
+    store = Store(postgres_url)
+    dropped: list[int] = []
+    log = DecisionLog(lambda: store, on_dropped=dropped.append)
+    log.record(decided(1)._replace(tokens=2**40))
+    log.flush()
+    log.record(decided(2))
+    log.flush()
+    assert dropped == [1]
+    assert not log.waiting
+    assert rows_in(store)["decisions"] == 1
+    with store.engine.begin() as connection:
+        feedback.drop(connection, checkfirst=True)
+        decisions.drop(connection, checkfirst=True)
+    store.close()
+
+
 def test_the_latest_decision_of_a_ticket_counts(store: Store) -> None:
     store.remember([decided(1, team="payment"), decided(1, team="warranty")])
     assert store.give("warranty", ticket_id="T-1").predicted == "warranty"

@@ -70,6 +70,22 @@ def test_switch_refuse_and_go_back(
     assert metrics['larkfield_bundle_info{name="small",provider="CPU",version="1"}'] == 0
 
 
+def test_an_order_that_makes_no_sense_is_refused(start: Callable[..., Running], tmp_path: Path) -> None:
+    running = start(admin_key="chief")
+    for order in ({"bundle": ""}, {"bundle": "a\0b"}, {"bundle": "a", "previous": True}, {"previous": 1}):
+        assert reload(running, **order).status == 422
+    for body in (b"", b"{", b"\xff", b"[" * 100_000):
+        reply = running.call("POST", "/admin/reload", body, **ADMIN)
+        assert reply.status == 422
+        assert [error["field"] for error in reply.json()["errors"]] == ["body"]
+    assert running.call("POST", "/admin/reload", b"{}", content_type="text/plain", **ADMIN).status == 415
+    for folder in (tmp_path, Path("/"), Path("/dev/null"), tmp_path / ("x" * 300)):
+        refused = reload(running, bundle=str(folder))
+        assert refused.status == 409
+        assert str(tmp_path) not in refused.json()["detail"]
+    assert running.route("parcel").status == 200
+
+
 def test_there_may_be_nothing_to_go_back_to(start: Callable[..., Running]) -> None:
     running = start(admin_key="chief")
     refused = reload(running, previous=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service.settings import Settings, table
+from service.settings import Settings, misspelt, table
 from tests.service.conftest import ROOT, Running
 
 
@@ -57,16 +58,44 @@ def test_others_may_not_call_without_a_key(host: str, tmp_path: Path) -> None:
     ("flags", "expected"),
     [
         (["--host", "0.0.0.0"], "no API key is set"),
-        (["--port", "99999"], "LARKFIELD_PORT: Input should be less than or equal to 65535"),
+        (["--port", "99999"], "PORT: Input should be less than or equal to 65535"),
+        ({"PORT": "abc"}, "PORT: Input should be a valid integer"),
+        ({"WORKERS": "0"}, "WORKERS: Input should be greater than or equal to 1"),
+        ({"DEADLINE_SECONDS": "inf"}, "DEADLINE_SECONDS: Input should be a finite number"),
+        ({"API_KEYS_FILE": "{tmp}/none", "WORKERS": "2"}, "API_KEYS_FILE cannot be used: No such file"),
+        ({"ADMIN_KEY_FILE": "{tmp}"}, "ADMIN_KEY_FILE cannot be used: Is a directory"),
+        ({"API_KEYS_FILE": "{tmp}/bytes"}, "API_KEYS_FILE cannot be used: it is not UTF-8"),
+        ({"METRICS_FOLDER": "{tmp}/bytes", "WORKERS": "2"}, "METRICS_FOLDER cannot be used: File exists"),
+        ({"METRICS_FOLDER": "{tmp}/bytes/in"}, "METRICS_FOLDER cannot be used: Not a directory"),
+        ({"FEEDBACK_URL": "sqlite:///"}, "FEEDBACK_URL: must name a file"),
+        ({"FEEDBACK_URL": "postgresql://["}, "FEEDBACK_URL: Invalid IPv6 URL"),
+        ({"CORS_ORIGINS": "desk.example.org"}, "CORS_ORIGINS: must be origins as browsers name them"),
     ],
 )
-def test_the_start_is_refused_with_a_sentence(flags: list[str], expected: str) -> None:
+def test_the_start_is_refused_with_a_sentence(
+    flags: list[str] | dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    given = {} if isinstance(flags, list) else flags
+    environment = {f"LARKFIELD_{name}": value.format(tmp=tmp_path) for name, value in given.items()}
     done = subprocess.run(
-        [sys.executable, "-m", "service", *flags], cwd=ROOT, capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", "service", *([] if given else flags)],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 2
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_misspelt_setting_is_told(start: Callable[..., Running]) -> None:
+    assert misspelt(["LARKFIELD_MAX_QUEUE", "larkfield_port", "PATH"]) == []
+    assert misspelt(["LARKFIELD_ZZ"]) == ["LARKFIELD_ZZ is no setting"]
+    running = start(max_qeue=5)
+    assert "LARKFIELD_MAX_QEUE is no setting; is LARKFIELD_MAX_QUEUE meant?" in running.log.read_text()
 
 
 def test_a_port_in_use_is_told(start: Callable[..., Running]) -> None:
