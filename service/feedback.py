@@ -12,6 +12,7 @@ be kept, otherwise from the helpdesk's own export (`--tickets`), joined by ticke
 from __future__ import annotations
 
 import argparse
+import codecs
 import csv
 import logging
 import sys
@@ -177,6 +178,7 @@ def _add_endpoint(app: Application, service: Service, decisions: DecisionLog, fa
 
 
 COLUMNS = ("ticket_id", "text", "team")
+MOST_CHARACTERS = 10_000_000  # of one field; more is a quote that never closes
 
 
 def read_tickets(
@@ -185,27 +187,41 @@ def read_tickets(
     """The tickets of a CSV (comma, semicolon, tab or bar) under the names that `make train` expects.
 
     Several text columns are put below each other. Rows without an id are named after the file and their row.
-    ValueError names a column that is missing, and those that are there.
+    ValueError names a column that is missing or there twice, and a file or line that cannot be read.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header = file.readline()
-        file.seek(0)
-        delimiter = max(",;\t|", key=header.count)
-        reader = csv.DictReader(file, delimiter=delimiter)
-        names = list(reader.fieldnames or ())
-        # Texts without a team are there to be found by their id.
-        missing = [repr(c) for c in (team_column or id_column, *text_columns) if c not in names]
-        if missing:
-            there = ", ".join(names) or "nothing"
-            raise ValueError(f"{path.name} has no column {' and no column '.join(missing)}; it has: {there}")
-        return [
-            {
-                "ticket_id": row.get(id_column) or f"{path.stem}-{number}",
-                "text": "\n".join(row[column] for column in text_columns if row[column]),
-                "team": (row[team_column] or "") if team_column else "",
-            }
-            for number, row in enumerate(reader, start=2)
-        ]
+    csv.field_size_limit(MOST_CHARACTERS)
+    with path.open("rb") as start:
+        wide = start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    with path.open(newline="", encoding="utf-16" if wide else "utf-8-sig") as file:
+        try:
+            header = file.readline()
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=max(",;\t|", key=header.count), strict=True)
+            names = list(reader.fieldnames or ())
+            # Texts without a team are there to be found by their id.
+            _check_columns(path, names, (team_column or id_column, *text_columns))
+            return [
+                {
+                    "ticket_id": row.get(id_column) or f"{path.stem}-{number}",
+                    "text": "\n".join(row[column] for column in text_columns if row[column]),
+                    "team": (row[team_column] or "") if team_column else "",
+                }
+                for number, row in enumerate(reader, start=2)
+            ]
+        except UnicodeError:
+            raise ValueError(f"{path.name} is no CSV in UTF-8: save it as one") from None
+        except csv.Error as error:
+            raise ValueError(f"{path.name} is no sound CSV: {error} (line {reader.line_num})") from None
+
+
+def _check_columns(path: Path, names: list[str], needed: Iterable[str]) -> None:
+    missing = [repr(column) for column in needed if column not in names]
+    if missing:
+        there = ", ".join(names)[:1_000] or "nothing"
+        raise ValueError(f"{path.name} has no column {' and no column '.join(missing)}; it has: {there}")
+    twice = [column for column in needed if names.count(column) > 1]
+    if twice:
+        raise ValueError(f"{path.name} has {names.count(twice[0])} columns {twice[0]!r}: rename all but one")
 
 
 def corrections(rows: Iterable[Any], texts: Mapping[str, str]) -> Iterator[dict[str, str]]:
@@ -242,16 +258,16 @@ def export(chosen: argparse.Namespace) -> int:
     if chosen.tickets:
         tickets = read_tickets(chosen.tickets, chosen.id_column, columns, None)
         texts = {row["ticket_id"]: row["text"] for row in tickets}
-    since = datetime.fromisoformat(chosen.since).replace(tzinfo=UTC).timestamp() if chosen.since else 0.0
+    expect_database(url)
     store = Store(url)
-    rows = store.feedback_with_text(since)
+    rows = store.feedback_with_text(chosen.since)
     store.close()
     fresh = list(corrections(rows, texts))
     written = list(merged(base, fresh))
-    with chosen.out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(written)
+    if not written:
+        lost = "none of them with a text: see --tickets" if rows else "none was given in that time"
+        raise ValueError(f"nothing to train on: {len(rows)} feedbacks, {lost}; no file was written")
+    write_tickets(chosen.out, written)
     wrong = sum(row.predicted is not None and row.predicted != row.actual for row in rows)
     print(f"{len(rows)} feedbacks, {wrong} corrected the router, {len(rows) - len(fresh)} have no text")
     if rows and not fresh:
@@ -260,15 +276,56 @@ def export(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def expect_database(url: str) -> None:
+    """ValueError where there is none to read; reading would else make an empty one of a mistyped name."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ValueError("the address of the database cannot be read; one is sqlite:///feedback.db") from None
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
+        raise ValueError(f"{parsed.database}: there is no such database")
+
+
+def write_tickets(path: Path, tickets: Iterable[Mapping[str, str]]) -> None:
+    """A CSV, written beside and renamed: `--out` may be the file of `--add-to`."""
+    beside = path.with_name(f".{path.name}.writing")
+    try:
+        with beside.open("w", newline="", encoding="utf-8", errors="replace") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(tickets)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def day(text: str) -> float:
+    """Seconds since 1970 of a day or a moment in ISO form; UTC where it names no other time."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no day such as 2026-11-01") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """The command line."""
+    """The command line; exit code 2 where something given cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m service.feedback")
     command = parser.add_subparsers(required=True).add_parser(
         "export", help="write feedback as training data"
     )
     command.add_argument("--out", type=Path, required=True, help="the CSV to write")
     command.add_argument("--url", help="the database; default: LARKFIELD_FEEDBACK_URL")
-    command.add_argument("--since", help="only feedback received from this day on, e.g. 2026-11-01 (UTC)")
+    command.add_argument(
+        "--since",
+        type=day,
+        default=0.0,
+        metavar="DAY",
+        help="only feedback received from this day on, e.g. 2026-11-01 (UTC)",
+    )
     command.add_argument("--tickets", type=Path, help="a CSV of the helpdesk with the texts")
     command.add_argument("--add-to", type=Path, help="a CSV of earlier tickets to keep")
     command.add_argument("--id-column", default="ticket_id", help="their column with the ticket id")
@@ -281,7 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
         return export(chosen)
     except (ValueError, OSError, StoreUnavailable) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2
 
 
 if __name__ == "__main__":
