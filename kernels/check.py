@@ -30,21 +30,25 @@ class Row:
     proof: str
     what: str
     result: str
-    right: bool
-    seconds: float
+    right: bool | None = None  # None: a figure that nothing is held to
+    seconds: float = 0
 
 
-def grid(workers: ProcessPoolExecutor, seed: int) -> Row:
+def grid(workers: ProcessPoolExecutor, seed: int) -> list[Row]:
     drawn = list(cases.grid(seed, repeats=1))
     outcomes = list(workers.map(emulate.outcome, drawn, range(seed, seed + len(drawn)), chunksize=2))
     wrong = [outcome for outcome in outcomes if outcome.problem]
     report(map(str, wrong))
-    worst = rounding.worst((outcome.case, outcome.errors) for outcome in outcomes)
+    sums = rounding.totals((outcome.case, outcome.errors) for outcome in outcomes)
     sizes = f"{len(drawn)} cases, every n with every m of {len(cases.SIZES)} sizes"
-    return Row("kernel = formula", sizes, rounding.described(worst), not wrong, 0)
+    relative = rounding.relative(sums).items()
+    return [
+        Row("kernel = formula", sizes, rounding.shares(sums), not wrong),
+        *(Row("", f"  {name}: largest error / largest number", found) for name, found in relative),
+    ]
 
 
-def orders(workers: ProcessPoolExecutor, seed: int) -> Row:
+def orders(workers: ProcessPoolExecutor, seed: int) -> list[Row]:
     drawn = [
         Case(dtype, *sizes, n=70, m=129, mask="full", lengths="some", causal=causal)
         for dtype in launch.TYPES
@@ -56,7 +60,7 @@ def orders(workers: ProcessPoolExecutor, seed: int) -> Row:
     ]
     report(found)
     what = f"{len(drawn)} cases in {len(cases.ORDERS)} thread orders"
-    return Row("order changes no bit", what, f"{len(drawn) - len(found)} identical", not found, 0)
+    return [Row("order changes no bit", what, f"{len(drawn) - len(found)} identical", not found)]
 
 
 def compile_one(source: str, variant: Variant, architecture: str, whole: bool) -> tuple[int, int, str | None]:
@@ -72,7 +76,7 @@ def compile_one(source: str, variant: Variant, architecture: str, whole: bool) -
     return max(usage.registers for usage in used.values()), spills, None
 
 
-def compiled(workers: ProcessPoolExecutor, seed: int) -> Row:
+def compiled(workers: ProcessPoolExecutor, seed: int) -> list[Row]:
     """Every type and size is accepted for every architecture, and becomes machine code for every generation.
 
     The architectures of a generation take turns, and so do the rows of a thread.
@@ -101,18 +105,18 @@ def compiled(workers: ProcessPoolExecutor, seed: int) -> Row:
     registers = max(registers for registers, _, _ in found)
     what = f"{len(jobs)} variants, {compile.ARCHITECTURES[0]} to {compile.ARCHITECTURES[-1]}"
     result = f"{sum(wholes)} to machine code: no spills up to d = 64, {registers} registers at most"
-    return Row("NVRTC compiles", what, result, right, 0)
+    return [Row("NVRTC compiles", what, result, right)]
 
 
-def mutations(workers: ProcessPoolExecutor, seed: int) -> Row:
+def mutations(workers: ProcessPoolExecutor, seed: int) -> list[Row]:
     catches = list(workers.map(mutate.run, mutate.MUTATIONS))
     found = zip(mutate.MUTATIONS, catches, strict=True)
     report(f"not caught: {mutation.what}" for mutation, catch in found if catch is None)
     what = f"{len(catches)} mutations"
-    return Row("broken kernels are caught", what, mutate.summary(catches), all(catches), 0)
+    return [Row("broken kernels are caught", what, mutate.summary(catches), all(catches))]
 
 
-def tests(workers: ProcessPoolExecutor, seed: int) -> Row:
+def tests(workers: ProcessPoolExecutor, seed: int) -> list[Row]:
     """The numbers of the lesson, extremes, the operator, gradients, the launcher, the cache."""
     command = [sys.executable, "-m", "pytest", "tests/kernels", "tests/maths", "-q", "-m", "not slow"]
     command += ["-p", "no:cacheprovider", "-k", "not mutations and not notebook and not any_two_factors"]
@@ -122,9 +126,8 @@ def tests(workers: ProcessPoolExecutor, seed: int) -> Row:
     if done.returncode != 0:
         report([done.stdout[-5000:], done.stderr[-2000:]])
     counts = re.sub(r"[= ]*(.*?) in .*", r"\1", summary)
-    return Row(
-        "pytest", "worked example, extremes, operator, gradients, launcher", counts, done.returncode == 0, 0
-    )
+    what = "worked example, extremes, operator, gradients, launcher"
+    return [Row("pytest", what, counts, done.returncode == 0)]
 
 
 def report(lines: Iterable[str]) -> None:
@@ -132,7 +135,7 @@ def report(lines: Iterable[str]) -> None:
         print(f"    {line}", flush=True)
 
 
-PROOFS: dict[str, Callable[[ProcessPoolExecutor, int], Row]] = {
+PROOFS: dict[str, Callable[[ProcessPoolExecutor, int], list[Row]]] = {
     "grid": grid,
     "orders": orders,
     "tests": tests,
@@ -161,16 +164,17 @@ def main(arguments: list[str] | None = None) -> int:
         for name in options.proofs or PROOFS:
             start = time.perf_counter()
             print(f"{name} ...", flush=True)
-            row = PROOFS[name](workers, options.seed)
-            rows.append(dataclasses.replace(row, seconds=time.perf_counter() - start))
+            first, *others = PROOFS[name](workers, options.seed)
+            rows += [dataclasses.replace(first, seconds=time.perf_counter() - start), *others]
     print_table(rows)
-    return 0 if all(row.right for row in rows) else 1
+    return 1 if any(row.right is False for row in rows) else 0
 
 
 def print_table(rows: list[Row]) -> None:
     cells: list[tuple[Any, ...]] = [("proof", "what", "result", "", "s")]
+    verdicts = {True: "right", False: "WRONG", None: ""}
     cells += [
-        (row.proof, row.what, row.result, "right" if row.right else "WRONG", f"{row.seconds:.0f}")
+        (row.proof, row.what, row.result, verdicts[row.right], f"{row.seconds:.0f}" if row.seconds else "")
         for row in rows
     ]
     widths = [max(len(str(line[column])) for line in cells) for column in range(5)]

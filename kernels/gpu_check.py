@@ -98,7 +98,7 @@ def right(
     to: torch.device,
     clock: Clock,
     deadline: float,
-) -> tuple[int, list[str], dict[torch.dtype, rounding.Error]]:
+) -> tuple[int, list[str], dict[torch.dtype, rounding.Total]]:
     """Hold results on the device to the float64 formula: cases run, what is wrong, largest errors."""
     found, wrong = [], []
     for number, case in enumerate(drawn):
@@ -117,7 +117,7 @@ def right(
             for name in first
             if not torch.equal(first[name], again[name])
         ]
-    return len(found), wrong, rounding.worst(found)
+    return len(found), wrong, rounding.totals(found)
 
 
 def graph_problem(device: torch.device) -> str | None:
@@ -371,9 +371,10 @@ def check_right(device: torch.device, seed: int, clock: Clock) -> list[str]:
     drawn = list(small_grid(seed))
     ready = compile_ahead(drawn, architecture(device), clock, GRID_SECONDS / 2)
     print(f"{ready} variants compiled in {clock.seconds():.0f} s")
-    count, wrong, worst = right(drawn, seed, lambda: Gpu(device), device, clock, GRID_SECONDS)
-    print(f"{count} of {len(drawn)} cases against the float64 formula, seed {seed}")
-    print(f"largest errors: {rounding.described(worst)}")
+    count, wrong, sums = right(drawn, seed, lambda: Gpu(device), device, clock, GRID_SECONDS)
+    print(f"{count} of {len(drawn)} cases against the float64 formula, seed {seed}: {rounding.shares(sums)}")
+    for name, found in rounding.relative(sums).items():
+        print(f"    {name}: largest error / largest number: {found}")
     problem = graph_problem(device)
     print(f"CUDA graph: {problem or 'the replay is the same, bit for bit'}")
     wrong += [problem] if problem else []

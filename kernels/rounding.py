@@ -28,6 +28,14 @@ from kernels.cases import Case, Inputs
 
 SIGMAS = 7  # a normal distribution goes beyond once in 4e11 draws
 
+# For the report: where nothing cancels, the largest error is below this share of the largest number.
+CLOSE = {
+    torch.float64: 1e-13,
+    torch.float32: 1e-6,
+    torch.float16: torch.finfo(torch.float16).eps / 2,
+    torch.bfloat16: torch.finfo(torch.bfloat16).eps / 2,
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Error:
@@ -61,20 +69,45 @@ def half_step(x: Tensor, dtype: torch.dtype) -> Tensor:
     return (x.abs().clamp(min=info.smallest_normal) * info.eps / 2).where(x != 0, 0)
 
 
-def worst(found: Iterable[tuple[Case, dict[str, Error]]]) -> dict[torch.dtype, Error]:
-    """The largest errors of each type."""
-    largest: dict[torch.dtype, Error] = {}
+@dataclasses.dataclass(frozen=True)
+class Total:
+    """Of many results of one type."""
+
+    results: int
+    share: float  # the largest
+    relative: float  # the largest
+    close: int  # results with a relative error within CLOSE
+
+    def __add__(self, other: "Total") -> "Total":
+        return Total(
+            *(self.results + other.results, max(self.share, other.share)),
+            *(max(self.relative, other.relative), self.close + other.close),
+        )
+
+
+def totals(found: Iterable[tuple[Case, dict[str, Error]]]) -> dict[torch.dtype, Total]:
+    """What all cases of each type come to."""
+    sums: dict[torch.dtype, Total] = {}
     for case, errors in found:
         for error in errors.values():
-            so_far = largest.get(case.dtype, Error(0, 0))
-            largest[case.dtype] = Error(max(so_far.share, error.share), max(so_far.relative, error.relative))
-    return largest
+            one = Total(1, error.share, error.relative, error.relative <= CLOSE[case.dtype])
+            sums[case.dtype] = sums.get(case.dtype, Total(0, 0, 0, 0)) + one
+    return sums
 
 
-def described(worst: dict[torch.dtype, Error]) -> str:
-    """For a report: of each type, the largest relative error and share of what rounding may do."""
-    each = (f"{launch.TYPES[dtype]} {one.relative:.1e} ({one.share:.2f})" for dtype, one in worst.items())
-    return ", ".join(each)
+def shares(sums: dict[torch.dtype, Total]) -> str:
+    """For a report: what the largest errors are of what rounding may do."""
+    each = (f"{launch.TYPES[dtype]} {total.share:.2f}" for dtype, total in sums.items())
+    return f"at most {', '.join(each)} of what rounding may do"
+
+
+def relative(sums: dict[torch.dtype, Total]) -> dict[str, str]:
+    """For a report: of each type, how many results are close without any allowance, and the largest error."""
+    found = {}
+    for dtype, total in sums.items():
+        close = f"{total.close} of {total.results} within {CLOSE[dtype]:.1e}"
+        found[launch.TYPES[dtype]] = f"{close}, all within {total.relative:.1e}"
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from kernels import attention, cases, emulator, formula, launch, rounding
@@ -96,6 +97,19 @@ def test_gradcheck_of_the_kernel(sizes: tuple[int, int]) -> None:
     x = drawn(Case(torch.float64, *sizes, 4, 5, "rows hidden", "with 0"))
     rest = (x.mask, x.key_lengths, False)
     assert torch.autograd.gradcheck(lambda q, k, v: Emulated.apply(q, k, v, *rest), (x.q, x.k, x.v))
+
+
+@pytest.mark.skipif(emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)")
+@pytest.mark.parametrize("weights", [False, True])
+def test_tracing_for_a_gpu_expects_what_the_launcher_returns(weights: bool) -> None:
+    x = cases.draw(Case(torch.bfloat16, 8, 16, 5, 7), SEED)
+    with emulator.Emulator() as device:
+        got = [y.clone() for y in launch.forward(device, x.q, x.k, x.v, None, None, True, weights)]
+    with FakeTensorMode():
+        q, k, v = (torch.empty(y.shape, dtype=y.dtype, device="cuda") for y in (x.q, x.k, x.v))
+        expected = torch.ops.larkfield.attention(q, k, v, None, None, True, weights)
+    assert [(y.shape, y.dtype) for y in expected] == [(y.shape, y.dtype) for y in got]
+    assert expected[0].stride() == q.new_empty(2, 5, 2, 16).transpose(1, 2).stride()
 
 
 class TwoWays(nn.Module):

@@ -41,7 +41,7 @@ def test_sound_arithmetic_stays_within_it(number: int, dtype: torch.dtype) -> No
     for seed in range(SEED, SEED + 20):
         inputs = cases.draw(case, seed)
         found = rounding.judge(by_the_formula(inputs, case.causal), inputs, case.causal)
-        assert max(error.share for error in found.values()) < 0.7, f"seed {seed}: {found}"
+        assert max(error.share for error in found.values()) < 1, f"seed {seed}: {found}"
 
 
 @pytest.mark.parametrize("dtype", list(launch.TYPES), ids=str)
@@ -78,11 +78,13 @@ def test_what_is_hidden_must_be_zero_and_nothing_may_be_nan() -> None:
     assert found["out"].share == math.inf
 
 
-def test_the_worst_of_each_type_is_kept() -> None:
+def test_a_report_of_many_results() -> None:
     found = [
-        (Case(), {"out": rounding.Error(0.1, 2e-7), "weights": rounding.Error(0.2, 1e-7)}),
+        (Case(), {"out": rounding.Error(0.1, 2e-6), "weights": rounding.Error(0.2, 1e-7)}),
         (Case(), {"out": rounding.Error(0.3, 1e-8)}),
         (Case(torch.float64), {}),
     ]
-    assert rounding.worst(found) == {torch.float32: rounding.Error(0.3, 2e-7)}
-    assert rounding.described(rounding.worst(found)) == "float 2.0e-07 (0.30)"
+    sums = rounding.totals(found)
+    assert sums == {torch.float32: rounding.Total(3, 0.3, 2e-6, 2)}
+    assert rounding.shares(sums) == "at most float 0.30 of what rounding may do"
+    assert rounding.relative(sums) == {"float": "2 of 3 within 1.0e-06, all within 2.0e-06"}
