@@ -86,7 +86,7 @@ def compiled(workers: ProcessPoolExecutor, seed: int) -> list[Row]:
     pairs = itertools.product(launch.TYPES, launch.HEAD_SIZES, launch.HEAD_SIZES)
     for number, (dtype, d_k, d_v) in enumerate(pairs, seed):
         for turn, generation in enumerate(compile.GENERATIONS.values()):
-            rows = 1 if dtype == torch.float64 else (1, 2, 4)[(number + turn) % 3]
+            rows = 1 if dtype == torch.float64 else (1, 2, 4)[(number // 3 + turn) % 3]
             variant = Variant(launch.TYPES[dtype], d_k, d_v, rows)
             whole = generation[number % len(generation)]
             jobs += [(variant, architecture, architecture == whole) for architecture in generation]
