@@ -29,10 +29,10 @@ END = np.iinfo(np.int64).max  # of a Slice: to the end
 
 class Passed(NamedTuple):
     """Values inside one block, by their names in the graph: what the ReLU let through
-    (batch * n, feed_forward), and the scores (batch, heads, n, n)."""
+    (batch * n, feed_forward), and the attention weights (batch, heads, n, n)."""
 
     opened: str
-    scores: str
+    attention: str
 
 
 def effects_on_request(graph: GraphBuilder, blocks: list[Passed], teams: int) -> None:
@@ -82,7 +82,7 @@ def _walk_back(back: GraphBuilder, blocks: list[Passed], wide: int) -> None:
         inner = back.op("Where", was_open, inner, "visible")  # ReLU; "visible" is a 0
         inner = back.op("Gemm", inner, f"{prefix}.up.weight", transB=1)
         g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_2", inner, last_axis))
-        read = _attention_back(back, f"{prefix}.attention", passed.scores, g)
+        read = _attention_back(back, f"{prefix}.attention", passed.attention, g)
         g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_1", read, last_axis))
     g = back.op("Reshape", g, "batch_tokens_d")
     shares = back.op(
@@ -109,11 +109,11 @@ def _norm_back(back: GraphBuilder, name: str, g: str, last_axis: str) -> str:
     return back.op("Mul", centred, f"{name}.per_deviation")
 
 
-def _attention_back(back: GraphBuilder, prefix: str, scores: str, g: str) -> str:
+def _attention_back(back: GraphBuilder, prefix: str, attention: str, g: str) -> str:
     """Through W_O, the weights and W_V; the weights are held, so queries and keys have no part."""
     g = back.op("Reshape", back.op("Gemm", g, f"{prefix}.W_O.weight", transB=1), "split_heads")
     g = back.op("Transpose", g, perm=[0, 2, 1, 3])  # (batch, heads, n, d_k)
-    read_by = back.op("Transpose", back.op("Softmax", scores, axis=-1), perm=[0, 1, 3, 2])
+    read_by = back.op("Transpose", attention, perm=[0, 1, 3, 2])
     g = back.op("Transpose", back.op("MatMul", read_by, g), perm=[0, 2, 1, 3])
     return back.op("Gemm", back.op("Reshape", g, "flat"), f"{prefix}.W_V.weight", transB=1)
 

@@ -86,7 +86,7 @@ def to_onnx(network: Network, longest: int = 0) -> bytes:
         blocks.append(passed)
     normed = graph.op("Reshape", _norm(graph, weights, "norm", x), shape)
     _mean_and_head(graph, weights, real, padding, normed)
-    _attention_on_request(graph, [passed.scores for passed in blocks])
+    _attention_on_request(graph, [passed.attention for passed in blocks])
     effects_on_request(graph, blocks, config.teams)
 
     batch_tokens = ["batch", "tokens"]
@@ -240,15 +240,16 @@ def _block(
     q = project("W_Q", [0, 2, 1, 3], scale=1 / math.sqrt(d_k))  # (batch, heads, n, d_k)
     k = project("W_K", [0, 2, 3, 1])  # (batch, heads, d_k, n)
     v = project("W_V", [0, 2, 1, 3])
-    scores = graph.op("Add", graph.op("MatMul", q, k), "mask", name=f"scores_{number}")
-    read = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), v)
+    scores = graph.op("Add", graph.op("MatMul", q, k), "mask")
+    attention = graph.op("Softmax", scores, axis=-1, name=f"attention_{number}")
+    read = graph.op("MatMul", attention, v)
     together = graph.op("Reshape", graph.op("Transpose", read, perm=[0, 2, 1, 3]), "flat")
     middle = graph.op("Add", x, _linear(graph, weights, f"{prefix}.attention.W_O", together))
     inner = graph.op(
         "Relu", _linear(graph, weights, f"{prefix}.up", _norm(graph, weights, f"{prefix}.norm_2", middle))
     )
     out = graph.op("Add", middle, _linear(graph, weights, f"{prefix}.down", inner))
-    return out, Passed(inner, scores)
+    return out, Passed(inner, attention)
 
 
 def _mean_and_head(
@@ -277,17 +278,16 @@ def _wide(graph: GraphBuilder, weights: dict[str, np.ndarray], padding: str) -> 
     return _norm(graph, weights, "wide.norm", mean)
 
 
-def _attention_on_request(graph: GraphBuilder, scores: list[str]) -> None:
+def _attention_on_request(graph: GraphBuilder, weights: list[str]) -> None:
     """attention (batch, blocks, heads, n, n) behind the switch; rows of padding are 0 as its columns are."""
     yes = GraphBuilder()
     axis = yes.op("Constant", value=numpy_helper.from_array(np.array([1], dtype=np.int64)), name="block_axis")
     rows = yes.op(
         "Constant", value=numpy_helper.from_array(np.array([1, 2, 4], dtype=np.int64)), name="row_axes"
     )
-    softmax = [yes.op("Softmax", score, axis=-1, name=f"weights_{i}") for i, score in enumerate(scores)]
-    stacked = yes.op("Concat", *(yes.op("Unsqueeze", one, axis, name=f"{one}_5d") for one in softmax), axis=1)
+    stacked = yes.op("Concat", *(yes.op("Unsqueeze", one, axis, name=f"{one}_5d") for one in weights), axis=1)
     yes.op("Mul", stacked, yes.op("Unsqueeze", "counted", rows, name="real_rows"), name="asked_attention")
-    nothing = np.zeros((0, len(scores), 0, 0, 0), dtype=np.float32)
+    nothing = np.zeros((0, len(weights), 0, 0, 0), dtype=np.float32)
     no = GraphBuilder()
     no.op("Constant", value=numpy_helper.from_array(nothing), name="no_attention")
 

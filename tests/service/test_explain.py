@@ -200,7 +200,7 @@ WINDOW = 12
 @pytest.fixture(scope="module")
 def windowed(tmp_path_factory):
     """A bundle that reads twelve tokens at a time, with a network as it was born."""
-    torch.manual_seed(4)
+    torch.manual_seed(1)
     library = build_word_tokenizer(TICKETS, min_count=1)
     size = library.get_vocab_size()
     sizes = {"d": 16, "heads": 2, "feed_forward": 32, "positions": "relative", "bigrams": 64, "wide": 8}
