@@ -38,6 +38,9 @@ MOST_WORDS = 8
 TRIED_TOKENS = 400
 # ... and beyond that the graph runs about this often, so that an explanation costs a few plain calls.
 MOST_RUNS = 5
+# A word is put back for a try where another team would still win if its effect were this many times as large:
+# on 600 validation tickets 5 % fewer runs than with 1, and sets larger by a hundredth of a word.
+FALLS_SHORT = 1.5
 # A bundle without effects: this many ablated tickets at most.
 MOST_ABLATIONS = 16
 STRONGEST_PAIRS = 5
@@ -200,7 +203,7 @@ class SmallestChange:
         if answer.encoding.truncated:  # what was cut off moves up when words go
             library = self.runtime.tokenizer.library
             self.ids = library.encode(answer.joined.text, add_special_tokens=False).ids
-        self.candidates = [number for number, word in enumerate(words) if word.wordy]
+        self.candidates = [number for number, word in enumerate(words) if word.plain.isalnum() or word.wordy]
         self.runs = 0
         self.known: dict[tuple[int, ...], Outcome] = {}  # by ids
 
@@ -273,7 +276,7 @@ class SmallestChange:
             fewer = [other for other in needed if other != number]
             if not fewer or self.runs >= MOST_RUNS:
                 break
-            if self.effects[number] > over:
+            if FALLS_SHORT * self.effects[number] > over:
                 continue
             outcome = self._outcome(fewer)
             if outcome.team != self.contrast.team:
@@ -295,14 +298,15 @@ class SmallestChange:
     def _outcomes(self, sets: Sequence[Sequence[int]]) -> list[Outcome]:
         """The same for several sets, in one run of the graph."""
         rows = [self._left(each) for each in sets]
-        outcomes = [self._outcome_of(logits) for logits in self.runtime.run(pad(rows))]
+        outcomes = [self._outcome_of(logits) for logits in self.runtime.run(pad(rows)).tolist()]
         self.known |= zip(map(tuple, rows), outcomes, strict=True)
         return outcomes
 
-    def _outcome_of(self, logits: np.ndarray) -> Outcome:
-        team, winner = self.contrast.team, int(logits.argmax())
-        best = np.delete(logits, team).max() if winner == team else logits[winner]
-        return Outcome(winner, float(logits[team] - best) / self.runtime.config.temperature)
+    def _outcome_of(self, logits: list[float]) -> Outcome:
+        team = self.contrast.team
+        winner = logits.index(max(logits))
+        best = max(logits[:team] + logits[team + 1 :])
+        return Outcome(winner, (logits[team] - best) / self.runtime.config.temperature)
 
     def _confirm(self, chosen: Sequence[int]) -> int | None:
         """Route the ticket as sent without these words: the team that wins, or None if it is the same."""

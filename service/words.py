@@ -29,7 +29,7 @@ class Word:
 
     @property
     def wordy(self) -> bool:
-        return self.plain.isalnum() or any(character.isalnum() for character in self.plain)
+        return any(character.isalnum() for character in self.plain)
 
 
 def words_of(joined: Joined, encoding: Encoding, first: int = 0, end: int | None = None) -> list[Word]:
@@ -56,20 +56,21 @@ def _put_together(
     splits = [] if are_words else [end for _, (_, end) in _SPLITTER.pre_tokenize_str(text)]
     fields = iter(joined.fields)
     name, offset, cleaned = next(fields)
-    limit = offset + len(cleaned.text)
+    limit, starts, ends = offset + len(cleaned.text), cleaned.starts, cleaned.ends
     found: list[Word] = []
     before: Word | None = None
     covered = -1  # the last of the word tokenizer's words that a token so far reached into
     for token, (start, end) in enumerate(offsets, at):
-        while start < end and text[start].isspace():  # a subword may carry the space before it
-            start += 1
-        if start >= end:
-            continue
+        if not are_words:
+            while start < end and text[start].isspace():  # a subword may carry the space before it
+                start += 1
+            if start >= end:
+                continue
         while start >= limit:
             name, offset, cleaned = next(fields)
-            limit = offset + len(cleaned.text)
+            limit, starts, ends = offset + len(cleaned.text), cleaned.starts, cleaned.ends
             before = None
-        begin, finish = int(cleaned.starts[start - offset]), int(cleaned.ends[min(end, limit) - offset - 1])
+        begin, finish = int(starts[start - offset]), int(ends[(end if end < limit else limit) - offset - 1])
         goes_on = not are_words and bisect_right(splits, start) <= covered
         if before is not None and (goes_on or begin < before.end):
             before.tokens.append(token)
