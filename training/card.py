@@ -1,7 +1,9 @@
 """The model card: what a bundle was trained on, how good it is and where it fails (Mitchell et al., 2019)."""
 
+import numpy as np
+
 from models.bundle import BundleConfig
-from training.calibrate import caution
+from training.calibrate import caution, precision_bound
 from training.checks import Checks
 from training.data import Dataset
 from training.evaluate import Evaluation
@@ -9,6 +11,7 @@ from training.evaluate import Evaluation
 
 def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, checks: Checks) -> str:
     """Markdown for a reader who has to decide whether to use the bundle."""
+    at_least = float(precision_bound(np.array(evaluation.correct), np.array(evaluation.tickets)))
     warning = caution(config.thresholds, evaluation.tickets)
     precision = f"; at least {config.thresholds.precision:.1%} of these are right (lower bound at 95 %)"
     shown = "" if warning else precision
@@ -33,7 +36,8 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
         "",
         "## How good it is",
         f"- {evaluation.correct:,} of {evaluation.tickets:,} validation tickets right "
-        f"({evaluation.accuracy:.2%}), macro-F1 {evaluation.macro_f1:.4f}",
+        f"({evaluation.accuracy:.2%}; at 95 % certainty at least {at_least:.1%} of all such tickets), "
+        f"macro-F1 {evaluation.macro_f1:.4f}",
         f"- calibration error {evaluation.calibration_error:.4f} (15 bins, "
         f"temperature {config.temperature:.3f})",
         f"- routed without a person: {evaluation.coverage:.1%} of them, those whose confidence is at least "
@@ -46,7 +50,7 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
         "| team | tickets | precision | recall |",
         "|---|---|---|---|",
         *(
-            f"| {team} | {score.tickets:,} | {score.precision:.3f} | {score.recall:.3f} |"
+            f"| {in_table(team)} | {score.tickets:,} | {score.precision:.3f} | {score.recall:.3f} |"
             for team, score in evaluation.per_team.items()
         ),
         "",
@@ -58,6 +62,11 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
         "- Attention weights show where a token took its information from, not why the model chose a team.",
     ]
     return "\n".join(parts) + "\n"
+
+
+def in_table(name: str) -> str:
+    """A name that cannot end its cell of a Markdown table, nor begin HTML."""
+    return name.replace("|", r"\|").replace("<", "&lt;")
 
 
 def _beside(evaluation: Evaluation, checks: Checks) -> list[str]:

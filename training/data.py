@@ -21,6 +21,7 @@ __all__ = ["Columns", "DataError", "Dataset", "Fault", "Faults", "Tickets", "fin
 VALID_NAMES = ("valid", "validation", "val", "dev")
 ID_COLUMNS = ("ticket_id", "id")
 STYLE_COLUMN = "style"
+MOST_STYLES = 50  # a column with more different values is no style, whatever its name
 # Longer texts are cut here: no router needs more, and one pasted log must not fill the memory.
 MAX_TEXT_CHARACTERS = 100_000
 
@@ -179,6 +180,11 @@ def read_tickets(path: Path, columns: Columns, faults: Faults, encoding: str | N
             tickets.rows.append(row)
             if STYLE_COLUMN in values and STYLE_COLUMN not in required:
                 tickets.styles.append(values[STYLE_COLUMN])
+    styles = len(set(tickets.styles))
+    if styles > MOST_STYLES:
+        detail = f"the column {STYLE_COLUMN!r} has {styles:,} different values: no figures for each"
+        faults.add("too_many_styles", path.name, "keeps", detail)
+        tickets.styles = []
     if not len(tickets) and not any(fault.effect == "stops" and fault.file == path.name for fault in faults):
         faults.add("no_tickets", path.name, "stops", "no usable ticket in this file")
     return tickets

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,9 +11,13 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 INK, BLUE, ORANGE, GREY = "#1f2933", "#2563a8", "#c2571a", "#9aa5b1"
 MOST_TEAMS = 25
+LONGEST_LABEL = 28
+LETTER = 0.075  # inches
+WIDE = 5.0  # inches
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",  # the same figures give the same bytes
@@ -31,6 +36,7 @@ class Picture:
 
     uri: str
     alt: str
+    wide: bool = False  # would be too small to read on the width of a telephone
 
 
 def learning_curves(epochs: list[dict[str, Any]]) -> Picture:
@@ -39,6 +45,7 @@ def learning_curves(epochs: list[dict[str, Any]]) -> Picture:
     for axes, kind in ((left, "loss"), (right, "accuracy")):
         axes.plot(numbers, [epoch[kind] for epoch in epochs], ".-", color=GREY, label="training")
         axes.plot(numbers, [epoch[f"valid_{kind}"] for epoch in epochs], ".-", color=BLUE, label="validation")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set_xlabel("epoch")
         axes.set_title(kind, loc="left")
         axes.legend(frameon=False)
@@ -68,15 +75,16 @@ def confusion(teams: list[str], mistakes: list[list[Any]], counts: dict[str, int
     for team, at in place.items():
         wrong = sum(number for actual, _, number in mistakes if actual == team)
         matrix[at, at] = counts.get(team, 0) - wrong
-    size = 2.2 + 0.33 * len(shown)
-    figure, (axes,) = _figure(size + 1, size, 1)
+    size = 1.6 + 0.33 * len(shown)
+    beside = LETTER * max(len(_label(team)) for team in shown)
+    figure, (axes,) = _figure(size + 1 + beside, size + beside, 1)
     shares = matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
     axes.imshow(np.sqrt(shares), cmap="Blues", vmin=0, vmax=1)
     for row, column in np.argwhere(matrix):
         colour = "white" if shares[row, column] > 0.35 else INK
         axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour, fontsize=7)
-    axes.set_xticks(range(len(shown)), shown, rotation=90)
-    axes.set_yticks(range(len(shown)), shown)
+    axes.set_xticks(range(len(shown)), map(_label, shown), rotation=90)
+    axes.set_yticks(range(len(shown)), map(_label, shown))
     axes.set_xlabel("predicted")
     axes.set_ylabel("team that solved it")
     top = sorted(mistakes, key=lambda entry: -entry[2])[:3]
@@ -178,11 +186,18 @@ def dots(values: dict[str, float], title: str) -> Picture:
     worst = sorted(values.items(), key=lambda item: item[1])[:MOST_TEAMS]
     figure, (axes,) = _figure(4.4, 0.7 + 0.2 * len(worst), 1)
     axes.grid(axis="y", color="#d9e2ec")
-    axes.scatter([value for _, value in worst], [name for name, _ in worst], color=BLUE, zorder=3)
-    axes.invert_yaxis()
+    axes.scatter([value for _, value in worst], range(len(worst)), color=BLUE, zorder=3)
+    axes.set_yticks(range(len(worst)), [_label(name) for name, _ in worst])
+    axes.set_ylim(len(worst) - 0.5, -0.5)
     axes.set(xlim=(min(0.8, worst[0][1]) - 0.02, 1.02), title=title)
     told = ", ".join(f"{name} {value:.3f}" for name, value in worst[:3])
     return _picture(figure, f"{title.capitalize()}, lowest first: {told}.")
+
+
+def _label(name: str) -> str:
+    """A team's or style's name as it fits beside a picture; `$` would begin a formula."""
+    short = name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
+    return short.replace("$", r"\$")
 
 
 def _figure(width: float, height: float, columns: int) -> tuple[Figure, list[Axes]]:
@@ -193,6 +208,9 @@ def _figure(width: float, height: float, columns: int) -> tuple[Figure, list[Axe
 
 def _picture(figure: Figure, alt: str) -> Picture:
     file = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # Letters that the font here lacks: the page's reader has them, the text stays text.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(file, format="svg", metadata={"Date": None})
-    return Picture("data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode(), alt)
+    uri = "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode()
+    return Picture(uri, alt, figure.get_figwidth() > WIDE)

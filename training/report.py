@@ -13,7 +13,7 @@ import numpy as np
 
 from models.bundle import BundleConfig
 from training.baselines import Baseline
-from training.calibrate import caution, coverage_curve, reliability
+from training.calibrate import caution, coverage_curve, precision_bound, reliability
 from training.checks import Checks
 from training.data import Dataset, Tickets
 from training.evaluate import Answers, Evaluation
@@ -49,6 +49,7 @@ def figures(
         "recipe": config.recipe,
         "epochs": [asdict(epoch) for epoch in history],
         "validation": asdict(evaluation),
+        "accuracy_at_least": float(precision_bound(np.array(correct.sum()), np.array(len(correct)))),
         "routers": [_transformer(evaluation, history, dataset), *map(_baseline, checks.baselines)],
         "robustness": [asdict(one) for one in checks.robustness],
         "confusions": _confusions(dataset.valid.teams, answers.teams),

@@ -8,18 +8,25 @@ from training import pictures
 from training.pictures import Picture
 
 STYLE = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; background: #fff; max-width: 62rem;
-  margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #d9e2ec; }
-table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .7rem .2rem 0; text-align: left; vertical-align: top; }
-th { border-bottom: 1px solid #9aa5b1; font-weight: 600; } td.n, th.n { text-align: right; }
-td:first-child { white-space: nowrap; }
-figure { margin: 1rem 1rem 1rem 0; display: inline-block; vertical-align: top; }
-figure img { max-width: 100%; } figcaption { color: #52606d; font-size: .85rem; width: 0; min-width: 100%; }
+:root { color-scheme: light dark; --ink: #1f2933; --paper: #fff; --faint: #52606d; --line: #d9e2ec;
+  --strong-line: #9aa5b1; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --paper: #14191f; --faint: #a6b1bd;
+  --line: #323f4b; --strong-line: #616e7c; } figure img { border-radius: 6px; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 62rem;
+  margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums;
+  overflow-wrap: normal; }
+th, td { padding: .2rem .7rem .2rem 0; text-align: left; vertical-align: top; max-width: 20rem; }
+th { border-bottom: 1px solid var(--strong-line); font-weight: 600; } td.n, th.n { text-align: right; }
+td { overflow-wrap: break-word; } td:first-child { white-space: nowrap; max-width: none; }
+figure { margin: 1rem 1rem 1rem 0; display: inline-block; vertical-align: top; max-width: 100%;
+  overflow-x: auto; }
+figure img { max-width: 100%; background: #fff; } figure.wide img { max-width: max(100%, 40rem); }
+figcaption { color: var(--faint); font-size: .85rem; width: 0; min-width: 100%; }
 .big { font-size: 1.25rem; }
-.text { white-space: pre-wrap; max-width: 34rem; } tr.best td { font-weight: 600; }
+td.text { white-space: pre-wrap; min-width: 16rem; max-width: 34rem; } tr.best td { font-weight: 600; }
 summary { cursor: pointer; }
 """
 
@@ -50,24 +57,31 @@ def page(report: dict[str, Any]) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], best: int | None = None) -> str:
     """An HTML table; numbers stand right, row number `best` is set in bold."""
 
-    def cell(value: Any) -> str:
+    def cell(value: Any, name: str) -> str:
         if isinstance(value, float):
             return f'<td class="n">{value:.4f}</td>'
         if isinstance(value, int):
             return f'<td class="n">{value:,}</td>'
-        return f"<td>{escape(str(value))}</td>"
+        return f"<td{' class=text' if name == 'text' else ''}>{escape(str(value))}</td>"
 
+    lines = [list(row) for row in rows]
     body = [
-        f"<tr{' class=best' if number == best else ''}>{''.join(map(cell, row))}</tr>"
-        for number, row in enumerate(rows)
+        f"<tr{' class=best' if number == best else ''}>{''.join(map(cell, row, head))}</tr>"
+        for number, row in enumerate(lines)
     ]
-    heads = "".join(f"<th>{escape(name)}</th>" for name in head)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    numeric = [bool(lines) and isinstance(value, int | float) for value in (lines[0] if lines else head)]
+    heads = "".join(
+        f'<th scope="col"{" class=n" if right else ""}>{escape(name)}</th>'
+        for name, right in zip(head, numeric, strict=True)
+    )
+    inside = "<thead><tr>" + heads + "</tr></thead><tbody>" + "".join(body) + "</tbody>"
+    return f'<div class="wide"><table>{inside}</table></div>'
 
 
 def figure(picture: Picture) -> str:
     alt = escape(picture.alt, quote=True)
-    return f'<figure><img src="{picture.uri}" alt="{alt}"><figcaption>{alt}</figcaption></figure>'
+    kind = ' class="wide"' if picture.wide else ""
+    return f'<figure{kind}><img src="{picture.uri}" alt="{alt}"><figcaption>{alt}</figcaption></figure>'
 
 
 def folded(label: str, content: str) -> str:
@@ -78,7 +92,8 @@ def _summary(report: dict[str, Any]) -> str:
     figures, data = report["validation"], report["data"]
     return (
         f'<p class="big">{figures["correct"]:,} of {figures["tickets"]:,} validation tickets right '
-        f"({figures['accuracy']:.2%}). {figures['coverage']:.1%} are routed without a person"
+        f"({figures['accuracy']:.2%}; at 95 % certainty at least {report['accuracy_at_least']:.1%} of all "
+        f"such tickets). {figures['coverage']:.1%} are routed without a person"
         + (f", {figures['routed_precision']:.2%} of those rightly" if figures["routed_precision"] else "")
         + f".</p><p>Trained on {data['train']['tickets']:,} tickets of {escape(data['train']['file'])} "
         f"with the recipe {escape(report['recipe']['name'])}.</p>"

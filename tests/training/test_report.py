@@ -1,5 +1,6 @@
 """Baselines, label errors, robustness, and the report that shows them."""
 
+import base64
 import csv
 import io
 import json
@@ -12,7 +13,7 @@ import pytest
 from training_examples import ticket_rows, write_csv
 
 from models.bundle import verify_bundle
-from training import baselines
+from training import baselines, pictures
 from training import train as train_command
 from training.baselines import fit_baselines
 from training.data import Tickets, load_dataset
@@ -284,3 +285,44 @@ def test_probabilities_come_from_models_that_never_saw_the_ticket():
     labels = np.random.default_rng(0).integers(0, 2, 60)
     probabilities = out_of_fold(texts, labels, seed=0)
     assert (probabilities.argmax(axis=1) == labels).mean() < 0.7  # a model that saw them would know all
+
+
+def test_names_as_people_write_them_break_neither_page_nor_card(tmp_path, capsys, recwarn):
+    """A dollar sign begins a formula in the pictures' library, a bar ends a cell in Markdown."""
+    odd = {"garden": "A$B\\frac$ <b>x</b> | 团队", "kitchen": "Küche & Bad " + "x" * 80, "billing": "€ 🎉"}
+    rows = [{**row, "team": odd[row["team"]], "style": f"s{n}"} for n, row in enumerate(ticket_rows(90))]
+    data = write_csv(tmp_path / "t.csv", rows)
+    arguments = ["--data", str(data), "--recipe", "course", "--epochs", "1", "--out", str(tmp_path / "o")]
+    assert train_command.main(arguments) == 0
+    assert "the column 'style' has 90 different values" in capsys.readouterr().out
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+    written = (tmp_path / "o" / "report.html").read_text()
+    page = Page(written)
+    assert "b" not in page.tags
+    assert len(page.images) == 7  # no picture of ninety styles
+    drawn = "".join(base64.b64decode(image["src"].partition(",")[2]).decode() for image in page.images)
+    assert "团队" in drawn
+    assert "Küche &amp; Bad xxx" in drawn
+    card = (tmp_path / "o" / "MODEL_CARD.md").read_text()
+    table = [line for line in card.splitlines() if "团队" in line and line.startswith("|")]
+    assert [line.replace("\\|", "").count("|") for line in table] == [5]
+
+
+def test_the_page_is_readable_on_dark_and_narrow_screens(reported):
+    folder, _ = reported
+    written = (folder / "texts" / "report.html").read_text()
+    assert "prefers-color-scheme: dark" in written
+    assert written.count("<table>") == written.count('<div class="wide"><table>') > 5
+    assert 'scope="col"' in written
+
+
+@pytest.mark.parametrize("teams", [2, 150])
+def test_pictures_of_few_and_of_many_teams(teams):
+    names = [f"team {number:03}" for number in range(teams)]
+    mistakes = [[names[n], names[(n + 1) % teams], 1 + n % 3] for n in range(teams)]
+    drawn = pictures.confusion(names, mistakes, dict.fromkeys(names, 5))
+    shown = "all teams" if teams == 2 else "the 25 teams with most mistakes"
+    assert shown in drawn.alt
+    recalls = pictures.dots({name: n / teams for n, name in enumerate(names)}, "recall by team")
+    image = base64.b64decode(recalls.uri.partition(",")[2]).decode()
+    assert image.count("team ") == min(teams, pictures.MOST_TEAMS)

@@ -188,7 +188,7 @@ def test_both_recipes_load_and_mistakes_are_named(tmp_path):
     with pytest.raises(ValueError, match="no recipe 'nonsense'; there are: course, default"):
         load_recipe("nonsense")
     (tmp_path / "mine.toml").write_text("epoch = 3\n")
-    with pytest.raises(ValueError, match=r"(?s)setting 'epochs' is missing.*no setting 'epoch' .did you mean"):
+    with pytest.raises(ValueError, match=r"(?s)'epochs' is missing.*no setting 'epoch' .did you mean"):
         load_recipe(str(tmp_path / "mine.toml"))
 
 
