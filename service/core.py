@@ -234,15 +234,24 @@ class Service:
             traceparent=traceparent,
         )
         if ticket.explain != "none":
-            await self._explain(answer, began)
+            await self._explain(answer, began, alone)
         self._count(answer)
         return answer
 
-    async def _explain(self, answer: Answer, began: float) -> None:
-        explainer = self.explainers[answer.ticket.explain]
+    async def _explain(self, answer: Answer, began: float, alone: bool) -> None:
+        """In a thread of its own, unless there is nobody to keep waiting and it is soon done.
+
+        The words of a short ticket take as long as the largest batch that runs on the event loop.
+        """
+        level = answer.ticket.explain
+        explainer = self.explainers[level]
         deadline = began + self.settings.explain_deadline_seconds
         t0 = perf_counter()
-        answer.explanation = await self.engine.explain(lambda: explainer(answer), deadline)
+        soon = level == "tokens" and len(answer.encoding.ids) <= self.settings.inline_tokens // 4
+        if alone and soon and answer.runtime.provider == "CPU":
+            answer.explanation = explainer(answer)
+        else:
+            answer.explanation = await self.engine.explain(lambda: explainer(answer), deadline)
         answer.stages["explain"] = perf_counter() - t0
 
     def _count(self, answer: Answer) -> None:

@@ -1,7 +1,9 @@
 """Explanations: places in the ticket as sent, effects that add up, changes that do change the team."""
 
+import asyncio
 import itertools
 from functools import partial
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -16,7 +18,8 @@ from models.text import join
 from models.tokenizer import PADDING, UNKNOWN, Tokenizer, build_word_tokenizer, normalizer, word_splitter
 from models.windows import read_windows
 from service import explain
-from service.core import Answer
+from service.core import Answer, Service
+from service.metrics import Metrics
 from service.runtime import Runtime, pad
 from service.schema import RouteRequest
 from service.settings import Settings
@@ -190,6 +193,33 @@ def test_a_bundle_without_effects_is_explained_by_leaving_out(ask, runtime, monk
 def test_every_level_has_an_answer_for_next_to_nothing(ask, level, text):
     explanation = explain.EXPLAINERS[level](ask(text))
     assert explanation["level"] == level
+
+
+@pytest.mark.parametrize(
+    ("requests", "text", "level", "thread"),
+    [
+        (1, TICKETS[0], "tokens", False),
+        (2, TICKETS[0], "tokens", True),
+        (1, TICKETS[0], "heads", True),
+        (1, " ".join(TICKETS), "tokens", True),
+    ],
+    ids=["alone", "not alone", "another level", "a long ticket"],
+)
+def test_only_what_keeps_nobody_waiting_is_explained_on_the_event_loop(
+    runtime, tmp_path, monkeypatch, requests, text, level, thread
+):
+    service = Service(Settings(), Metrics(tmp_path))
+    service.explainers.update(explain.EXPLAINERS)
+    service.swap(runtime)
+    service.requests = range(requests)
+    threads = []
+    real = service.engine.explain
+    monkeypatch.setattr(service.engine, "explain", lambda *given: threads.append(1) or real(*given))
+    ticket = RouteRequest(text=text, explain=level)
+    answer = asyncio.run(service.answer(ticket, "id", began=perf_counter()))
+    service.engine.close()
+    assert answer.explanation["level"] == level
+    assert bool(threads) == thread
 
 
 # -------------------------------------------------------------------------------------------- windows
