@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -275,3 +276,13 @@ def test_metrics_count_what_happened(server: Running) -> None:
     bounds = {float(match[1]) for name in buckets if (match := re.search(r'le="([^"]+)"', name))}
     assert min(bounds) == 1e-4
     assert {0.001, 1.0, 5.0} <= bounds
+
+
+def test_prometheus_finds_no_fault_with_the_metrics(server: Running, tool: Callable[[str], str]) -> None:
+    for level in ("none", "tokens"):
+        server.route("parcel late", explain=level)
+    text = server.call("GET", "/metrics").body
+    checked = subprocess.run(
+        [tool("promtool"), "check", "metrics"], input=text, capture_output=True, timeout=240
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
