@@ -25,8 +25,8 @@ from training.teacher import Teacher, load_teacher
 
 ENCODE_BATCH = 1024
 FEWEST_EPOCHS = 3
-COMPOSED = 1_000  # sentences of prose beside those that are written out
-SCENES = 30  # and those of so many synthetic stories
+COMPOSED = 2_000  # sentences of prose beside those that are written out
+SCENES = 60  # and those of so many synthetic stories
 TOKENS_PER_WORD = 1.25  # of prose, so that a ticket in it is not cut
 ALONE = -1  # in the place of a ticket's row: prose alone
 
@@ -139,16 +139,20 @@ def among_prose(
     told = [*sentences(COMPOSED, recipe.seed), *everyday(SCENES, recipe.seed)]
     if teacher and examples.vectors is not None:
         told = unlike(told, teacher.vectors(told), examples.vectors[: len(texts)].numpy())
+    own = set(build_word_tokenizer(texts, recipe.min_count).get_vocab())
+    strange = [word for word in teacher.words if word not in own] if teacher else []
     generator = np.random.default_rng((recipe.seed, 3))
     rows: list[int] = []
     encoded: list[list[int]] = []
     room = recipe.prose * lengths.sum()
     while told and room > 0:
         row = int(generator.integers(len(texts))) if len(rows) % 2 else ALONE
-        free = reader.max_tokens - (0 if row == ALONE else int(lengths[row]))
+        # A story is read in windows half as long (models.windows).
+        window = reader.max_tokens // int(generator.integers(1, 3))
+        free = max(0, window - (0 if row == ALONE else int(lengths[row])))
         words = int(generator.uniform(0, free) / TOKENS_PER_WORD)
-        alone = " ".join(story(told, words, generator)) if row == ALONE else ""
-        ids = reader.encode(alone or in_prose(texts[row], told, words, generator)).ids
+        alone = " ".join(story(told, words, generator, strange)) if row == ALONE else ""
+        ids = reader.encode(alone or in_prose(texts[row], told, words, generator, strange)).ids
         rows.append(row)
         encoded.append(ids)
         room -= len(ids)

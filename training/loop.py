@@ -34,7 +34,7 @@ LAST_RATE = 0.02  # of the learning rate, at its end
 AVERAGE_EVERY = 4  # steps
 LARGEST_GRADIENT = 1.0  # norm; only with a cosine schedule
 SHORTEST_THINNED = 4  # tickets of fewer tokens are left whole
-MADE_UNKNOWN = 0.3  # share of the left-out tokens in whose place the unknown token stands
+MADE_UNKNOWN = 0.5  # share of the left-out tokens in whose place the unknown token stands
 
 
 class CheckpointError(ValueError):

@@ -14,6 +14,8 @@ from training.synthetic import filler
 
 TOO_ALIKE = 0.5  # cosine of a sentence's and a ticket's vectors
 SCENE_WORDS = 400  # of the sentences of a scene
+ESTRANGED, REPLACED = 0.5, 0.4  # share of the sentences, and of their longer words
+SHORTEST_REPLACED = 4  # letters
 
 SENTENCES = """
 It rained all morning and cleared up after lunch. The wind has dropped since yesterday.
@@ -167,16 +169,37 @@ def unlike(prose: Sequence[str], vectors: np.ndarray, tickets: np.ndarray) -> li
     return [sentence for sentence, near in zip(prose, nearest, strict=True) if near < TOO_ALIKE]
 
 
-def story(prose: Sequence[str], words: int, generator: np.random.Generator) -> list[str]:
-    """Sentences of about so many words in all, at least one."""
+def estranged(sentence: str, strange: Sequence[str], generator: np.random.Generator) -> str:
+    """The sentence with some of its longer words replaced by any of the strange ones.
+
+    No stock of sentences holds all that people tell; that a word was never seen must not speak for a team.
+    """
+    words = sentence.split()
+    for at, draw in enumerate(generator.random(len(words))):
+        if draw < REPLACED and len(words[at]) >= SHORTEST_REPLACED:
+            words[at] = strange[int(generator.integers(len(strange)))]
+    return " ".join(words)
+
+
+def story(
+    prose: Sequence[str], words: int, generator: np.random.Generator, strange: Sequence[str] = ()
+) -> list[str]:
+    """Sentences of about so many words in all, at least one; half of them estranged, if words are given."""
     told: list[str] = []
-    while not told or sum(len(sentence.split()) for sentence in told) < words:
-        told.append(prose[int(generator.integers(len(prose)))])
+    count = 0
+    while not told or count < words:
+        sentence = prose[int(generator.integers(len(prose)))]
+        if strange and generator.random() < ESTRANGED:
+            sentence = estranged(sentence, strange, generator)
+        told.append(sentence)
+        count += len(sentence.split())
     return told
 
 
-def in_prose(text: str, prose: Sequence[str], words: int, generator: np.random.Generator) -> str:
+def in_prose(
+    text: str, prose: Sequence[str], words: int, generator: np.random.Generator, strange: Sequence[str] = ()
+) -> str:
     """The text as it is, somewhere in a story of about so many words."""
-    told = story(prose, words, generator)
+    told = story(prose, words, generator, strange)
     at = int(generator.integers(len(told) + 1))
     return " ".join([*told[:at], text, *told[at:]])

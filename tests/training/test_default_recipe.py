@@ -25,9 +25,10 @@ from training.embedding import Informed, common_pairs, pair_vectors, settle
 from training.export import to_onnx
 from training.learn import among_prose, encode
 from training.loop import cosine, thin
-from training.prose import in_prose, sentences, unlike
+from training.prose import SHORTEST_REPLACED, estranged, everyday, in_prose, sentences, story, unlike
 from training.recipe import FOLDER, load_recipe
 from training.reopen import reopen
+from training.synthetic import filler
 from training.teacher import load_teacher
 
 YES = np.array(True)
@@ -376,6 +377,31 @@ def test_a_ticket_stands_whole_somewhere_in_the_story():
         places.append(text.index("The rake is bent.") / len(text))
     assert min(places) < 0.1
     assert max(places) > 0.8
+
+
+def test_some_longer_words_of_a_story_are_strange():
+    generator = np.random.default_rng(0)
+    sentence = "The rake and the old shed were bent again"
+    made = [estranged(sentence, ["quasar"], generator).split() for _ in range(50)]
+    assert all(len(words) == 9 for words in made)
+    assert 0.2 < np.mean([word == "quasar" for words in made for word in words]) * 9 / 5 < 0.6
+    kept = [
+        word
+        for words in made
+        for word, old in zip(words, sentence.split(), strict=True)
+        if len(old) < SHORTEST_REPLACED
+    ]
+    assert "quasar" not in kept
+    told = story(["The rake was bent."], 400, generator, ["quasar"])
+    assert 0.3 < np.mean(["quasar" in sentence for sentence in told]) < 0.6
+    assert story(["The rake was bent."], 8, generator) == ["The rake was bent."] * 2
+
+
+def test_everyday_sentences_are_not_those_of_the_stories_that_test():
+    told = everyday(5)
+    assert len(set(told)) == len(told) > 100
+    tests = {sentence for seed in range(5) for sentence in filler(400, seed, paragraph_words=1).split("\n\n")}
+    assert not tests & set(told)
 
 
 def test_sentences_like_a_ticket_are_left_out():
