@@ -9,6 +9,8 @@ from training.evaluate import answer
 from training.label_errors import Suspect, find_suspects
 from training.robustness import Predict, Robustness, measure
 
+OFTEN_WRONG = 0.1
+
 
 @dataclass(frozen=True)
 class Checks:
@@ -17,6 +19,16 @@ class Checks:
     baselines: list[Baseline] = field(default_factory=list)
     robustness: list[Robustness] = field(default_factory=list)
     suspects: list[Suspect] = field(default_factory=list)
+
+    @property
+    def doubt(self) -> str:
+        """What weakens the suspicion of wrong labels: those who raise it are often wrong themselves."""
+        wrong = 1 - max((baseline.accuracy for baseline in self.baselines), default=1.0)
+        if wrong < OFTEN_WRONG or not self.suspects:
+            return ""
+        return (
+            f"word counts raise this suspicion and are wrong themselves on {wrong:.0%} of validation tickets"
+        )
 
 
 def check(bundle: Bundle, dataset: Dataset, seed: int) -> Checks:

@@ -62,6 +62,7 @@ def figures(
         "mistakes": _mistakes(dataset.valid, answers, correct, texts),
         "suspected_label_errors": {
             "looked_for": bool(checks.baselines),
+            "doubt": checks.doubt,
             "count": len(checks.suspects),
             "first": [_suspect(one, dataset.train, texts) for one in checks.suspects[:SHOWN_SUSPECTS]],
         },

@@ -248,6 +248,7 @@ def _suspects(report: dict[str, Any]) -> str:
     return (
         f"{heading}<p>{suspects['count']:,} suspects, most suspicious first. The CSV beside the bundle lists "
         "all: fill in <code>corrected_team</code> and train again with <code>--corrections</code>.</p>"
+        + (f"<p>Look before you correct: {escape(suspects['doubt'])}.</p>" if suspects["doubt"] else "")
         + folded(
             "show them",
             _ticket_table(

@@ -186,6 +186,7 @@ def summary(result: Run) -> str:
         lines.append(
             f"{len(result.checks.suspects):,} training tickets are probably labelled wrongly: "
             f"{label_errors(result.bundle.folder).name}"
+            + (f" ({result.checks.doubt})" if result.checks.doubt else "")
         )
     elif result.checks.baselines:
         lines.append("no training ticket looks as if it were labelled wrongly")

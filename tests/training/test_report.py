@@ -15,9 +15,10 @@ from training_examples import ticket_rows, write_csv
 from models.bundle import verify_bundle
 from training import baselines, pictures
 from training import train as train_command
-from training.baselines import fit_baselines
+from training.baselines import Baseline, fit_baselines
+from training.checks import Checks
 from training.data import Tickets, load_dataset
-from training.label_errors import COLUMNS, find_suspects, to_csv
+from training.label_errors import COLUMNS, Suspect, find_suspects, to_csv
 from training.robustness import PLACES, in_story, measure
 from training.synthetic import generate
 
@@ -326,3 +327,11 @@ def test_pictures_of_few_and_of_many_teams(teams):
     recalls = pictures.dots({name: n / teams for n, name in enumerate(names)}, "recall by team")
     image = base64.b64decode(recalls.uri.partition(",")[2]).decode()
     assert image.count("team ") == min(teams, pictures.MOST_TEAMS)
+
+
+def test_suspicions_of_a_weak_judge_are_told_with_its_own_mistakes():
+    suspect = Suspect(0, "E-1", 2, "garden", "kitchen", 0.1)
+    weak, strong = (Baseline("words", None, share, share, 1, 1, 0.0) for share in (0.72, 0.95))
+    assert "wrong on 28% of the validation tickets" in Checks([weak], [], [suspect]).doubt
+    assert Checks([weak, strong], [], [suspect]).doubt == ""
+    assert Checks([weak], [], []).doubt == ""
