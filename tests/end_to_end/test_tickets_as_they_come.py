@@ -100,7 +100,7 @@ def test_a_request_in_two_thousand_words_is_found_wherever_it_stands(form, place
     answers = read(bundle, stories)
     assert not any(ticket.truncated for ticket in answers.tickets)
     share = still_right(answers, known)
-    assert share >= 0.45  # what must not get worse; word counts alone find about 0.3
+    assert share >= 0.75  # what must not get worse; word counts alone find about 0.3
     if share < 0.9:
         pytest.xfail(f"the target is 0.9, the shipped bundle finds {share:.2f} (docs/recipe.md)")
 
