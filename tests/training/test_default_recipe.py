@@ -195,8 +195,8 @@ def test_thinned_tickets_lose_a_share_and_have_no_holes():
     thinned = thin(ids, 0.2, np.random.default_rng(0)).numpy()
     real = thinned != 0
     assert (real == (np.cumsum(~real, axis=1) == 0)).all()  # padding only at the end
-    assert 0.84 < real[:200].sum() / 10_000 < 0.88  # 0.8 stay, and 0.06 become unknown
-    assert 0.05 < (thinned[:200] == 1).sum() / 10_000 < 0.10
+    assert 0.88 < real[:200].sum() / 10_000 < 0.92  # 0.8 stay, and 0.1 become unknown
+    assert 0.09 < (thinned[:200] == 1).sum() / 10_000 < 0.14
     np.testing.assert_array_equal(thinned[200:220, :3], ids[200:220, :3])
     assert thin(ids, 0.0, np.random.default_rng(0)) is ids
     alone = thin(padded([4] * 500), 0.9, np.random.default_rng(0))
