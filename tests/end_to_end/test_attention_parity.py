@@ -44,9 +44,10 @@ def opened(model):
     made_by = {output: node for node in graph.node for output in node.output}
     names = []
     for number in itertools.count():
-        scores = made_by.get(f"scores_{number}")
-        if scores is None:
+        softmax = made_by.get(f"attention_{number}")
+        if softmax is None:
             break
+        scores = made_by[softmax.input[0]]
         added = []
         while scores.op_type == "Add":
             product, term = scores.input
