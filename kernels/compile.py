@@ -4,22 +4,14 @@ import dataclasses
 import functools
 import hashlib
 import io
-import itertools
 import pathlib
 import re
-from typing import Any
 
 from kernels.cache import cache_folder, cached
 from kernels.launch import Variant
 
 SOURCE = pathlib.Path(__file__).with_name("attention.cu")
-GENERATIONS = {
-    "Turing": ("sm_75",),
-    "Ampere and Ada": ("sm_80", "sm_86", "sm_89"),
-    "Hopper": ("sm_90",),
-    "Blackwell": ("sm_100", "sm_120"),
-}
-ARCHITECTURES = tuple(itertools.chain(*GENERATIONS.values()))
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 STANDARD = "c++17"
 
 
@@ -53,28 +45,22 @@ def nvrtc_version() -> str:
 
 def compile_source(source: str, variant: Variant, architecture: str) -> tuple[bytes, dict[str, Usage]]:
     """Machine code (a cubin) of the three kernels for one architecture, and what each of them uses."""
-    code, log = _nvrtc(source, variant, architecture, "cubin", ptxas_options=["-v"])
-    return code, usage(log)
-
-
-def check_source(source: str, variant: Variant, architecture: str) -> None:
-    """Raise CompileError if NVRTC does not accept the source: many times faster than making machine code."""
-    _nvrtc(source, variant, architecture, "ltoir", link_time_optimization=True)
-
-
-def _nvrtc(
-    source: str, variant: Variant, architecture: str, target: str, **options: Any
-) -> tuple[bytes, str]:
     nvrtc_version()
     from cuda.core import Program, ProgramOptions
 
     log = io.StringIO()
-    common = {"name": "attention.cu", "arch": architecture, "std": STANDARD, "define_macro": variant.macros()}
+    options = ProgramOptions(
+        name="attention.cu",
+        arch=architecture,
+        std=STANDARD,
+        define_macro=variant.macros(),
+        ptxas_options=["-v"],
+    )
     try:
-        program = Program(source, "c++", ProgramOptions(**common, **options))
-        return bytes(program.compile(target, logs=log).code), log.getvalue()
+        code = bytes(Program(source, "c++", options).compile("cubin", logs=log).code)
     except Exception as error:
         raise CompileError(f"attention.cu, {variant}, {architecture}: {str(error).rstrip(chr(0))}") from error
+    return code, usage(log.getvalue())
 
 
 def usage(log: str) -> dict[str, Usage]:

@@ -58,12 +58,8 @@ class GraphBuilder:
         return model
 
 
-def to_onnx(network: Network, longest: int = 0) -> bytes:
-    """The network as a serialized ONNX model with the bundle's inputs and outputs.
-
-    `longest`: tokens of the longest row that the graph will ever be given, where that is known (a bundle's
-    window); 0 for any length. Relative positions of a longer row are refused by ONNX Runtime.
-    """
+def to_onnx(network: Network) -> bytes:
+    """The network as a serialized ONNX model with the bundle's inputs and outputs."""
     config = network.config
     graph = GraphBuilder()
     weights = {name: value.detach().numpy() for name, value in network.state_dict().items()}
@@ -77,7 +73,7 @@ def to_onnx(network: Network, longest: int = 0) -> bytes:
     graph.op("Concat", graph.op("Shape", "input_ids"), "by_head", axis=0, name="split_heads")
     hidden, visible = graph.constant("hidden", HIDDEN), graph.constant("visible", 0)
     padding = graph.op("Where", real, visible, hidden)  # (batch, n)
-    _mask(graph, network, graph.op("Unsqueeze", padding, "one_two"), longest)
+    _mask(graph, network, graph.op("Unsqueeze", padding, "one_two"))
 
     x = graph.op("Reshape", x, "flat")  # (batch * n, d)
     blocks: list[Passed] = []
@@ -142,36 +138,27 @@ def _pairs(graph: GraphBuilder, rows: int) -> str:
     return graph.op("Mod", graph.op("Add", left, "input_ids"), graph.constant("pairs", rows, np.int64))
 
 
-def _mask(graph: GraphBuilder, network: Network, padding: str, longest: int) -> None:
-    """`mask`, what every block adds to its scores: padding (batch, 1, 1, n), and relative positions."""
+def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
+    """`mask`, what every block adds to its scores: padding (batch, 1, 1, n), and relative positions.
+
+    The relative positions of rows up to LAID tokens are cut from a stored square; longer ones take a way of
+    their own.
+    """
     if network.config.positions == "learned":
         graph.op("Identity", padding, name="mask")
         return
-    known = 0 < longest <= LAID
-    laid = max(2, longest) if known else LAID  # a square of 1 would fit any length, by broadcasting
-    graph.constant("laid_distance", network.relative(laid).numpy())
-    graph.constant("starts", [0, 0], np.int64)
-    tokens = graph.op("Shape", "input_ids", start=1, name="tokens")  # (1,)
-    away = _cut_distances(graph, tokens) if known else _distances(graph, network, tokens)
-    graph.op("Add", padding, away, name="mask")
-
-
-def _cut_distances(graph: GraphBuilder, tokens: str, *, name: str = "") -> str:
-    """`models.network.Network.relative` (heads, n, n), from the stored square."""
-    ends = graph.op("Concat", tokens, tokens, axis=0)
-    return graph.op("Slice", "laid_distance", "starts", ends, "one_two", name=name)
-
-
-def _distances(graph: GraphBuilder, network: Network, tokens: str) -> str:
-    """The same for any n: rows longer than the square take a way of their own."""
     ints = {"reach": REACH, "nearest": -REACH, "scalar_one": 1, "two": [2], "line": [0, -1], "laid": LAID}
-    for name, value in {**ints, "last_axis": [2], "heads": [network.config.heads]}.items():
+    for name, value in {**ints, "last_axis": [2], "starts": [0, 0], "heads": [network.config.heads]}.items():
         graph.constant(name, value, np.int64)
     graph.constant("distance", network.distance.numpy())
-    count = graph.op("Squeeze", tokens, "zero", name="token_count")
+    graph.constant("laid_distance", network.relative(LAID).numpy())
+    n = graph.op("Shape", "input_ids", start=1, name="tokens")  # (1,)
+    count = graph.op("Squeeze", n, "zero", name="token_count")
     short, long = GraphBuilder("short_"), GraphBuilder("long_")
-    _cut_distances(short, tokens, name="away_short")
-    _lay_distances(long, tokens, count)
+    short.op(
+        "Slice", "laid_distance", "starts", short.op("Concat", n, n, axis=0), "one_two", name="away_short"
+    )
+    _lay_distances(long, n, count)
     branches = [
         helper.make_graph(
             one.nodes, output, [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, [None] * 3)]
@@ -179,7 +166,8 @@ def _distances(graph: GraphBuilder, network: Network, tokens: str) -> str:
         for one, output in ((short, "away_short"), (long, "away_long"))
     ]
     fits = graph.op("LessOrEqual", count, "laid")
-    return graph.op("If", fits, then_branch=branches[0], else_branch=branches[1])  # (heads, reader, read)
+    away = graph.op("If", fits, then_branch=branches[0], else_branch=branches[1])  # (heads, reader, read)
+    graph.op("Add", padding, away, name="mask")
 
 
 def _lay_distances(graph: GraphBuilder, n: str, scalar: str) -> None:

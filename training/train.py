@@ -75,7 +75,7 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "t
         )
     if parallel.number() > 0:
         return None
-    model = to_onnx(network, recipe.window or recipe.max_tokens)
+    model = to_onnx(network)
     bundle = calibrate(open_bundle(model, tokenizer, dataset, recipe, out, name), dataset)
     answers = answer(bundle, dataset.valid.texts)
     evaluation = assess(answers, dataset.valid, dataset.teams)
