@@ -11,7 +11,7 @@ from kernels.cache import cache_folder, cached
 from kernels.launch import Variant
 
 SOURCE = pathlib.Path(__file__).with_name("attention.cu")
-ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")  # Turing to Blackwell
 STANDARD = "c++17"
 
 
@@ -57,10 +57,10 @@ def compile_source(source: str, variant: Variant, architecture: str) -> tuple[by
         ptxas_options=["-v"],
     )
     try:
-        code = bytes(Program(source, "c++", options).compile("cubin", logs=log).code)
+        code = Program(source, "c++", options).compile("cubin", logs=log).code
     except Exception as error:
         raise CompileError(f"attention.cu, {variant}, {architecture}: {str(error).rstrip(chr(0))}") from error
-    return code, usage(log.getvalue())
+    return bytes(code), usage(log.getvalue())
 
 
 def usage(log: str) -> dict[str, Usage]:

@@ -21,6 +21,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.keys import Keys
 
+# Variables of the same prefix that other parts of the product read: where kernels are kept, and which
+# random inputs its tests draw.
+_READ_ELSEWHERE = ("CACHE", "SEED")
 SHIPPED_BUNDLE = Path(__file__).resolve().parent.parent / "models" / "larkfield"
 
 
@@ -219,7 +222,7 @@ def misspelt(environment: Iterable[str]) -> list[str]:
     sentences = []
     for variable in sorted(environment):
         name = variable.upper().removeprefix(prefix)
-        if variable.upper().startswith(prefix) and name not in known:
+        if variable.upper().startswith(prefix) and name not in (*known, *_READ_ELSEWHERE):
             near = difflib.get_close_matches(name, known, 1)
             sentences.append(f"{variable} is no setting" + (f"; is {prefix}{near[0]} meant?" if near else ""))
     return sentences

@@ -93,6 +93,7 @@ def test_the_start_is_refused_with_a_sentence(
 
 def test_a_misspelt_setting_is_told(start: Callable[..., Running]) -> None:
     assert misspelt(["LARKFIELD_MAX_QUEUE", "larkfield_port", "PATH"]) == []
+    assert misspelt(["LARKFIELD_CACHE", "LARKFIELD_SEED"]) == []  # not the service's, but no slips
     assert misspelt(["LARKFIELD_ZZ"]) == ["LARKFIELD_ZZ is no setting"]
     running = start(max_qeue=5)
     assert "LARKFIELD_MAX_QEUE is no setting; is LARKFIELD_MAX_QUEUE meant?" in running.log.read_text()
