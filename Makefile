@@ -97,15 +97,15 @@ gpu-check: $(VENV)/.training  ## the kernel on a GPU: grid, sanitizer, times (ne
 # ------------------------------------------------------------------ measuring, watching
 .PHONY: bench
 bench: packages $(VENV)/.everything  ## how fast the service is, beside other servers
-	@exec $(PY) -m service.bench
+	@exec $(PY) -m service.tools.bench
 
 .PHONY: soak
 soak: packages $(VENV)/.everything  ## overload, reloads, shutdowns, lost workers; counts every request
-	@exec $(PY) -m service.soak
+	@exec $(PY) -m service.tools.soak
 
 .PHONY: watch
 watch: packages $(VENV)/.everything  ## service, load and a real Prometheus for two minutes
-	@exec $(PY) -m service.watch
+	@exec $(PY) -m service.tools.watch
 
 .PHONY: archive
 archive: $(VENV)/.everything  ## route an archive of tickets through Ray (DATA, ARGS="--out …")
@@ -113,7 +113,7 @@ archive: $(VENV)/.everything  ## route an archive of tickets through Ray (DATA, 
 
 .PHONY: screenshot
 screenshot: packages $(VENV)/.everything  ## take the README's picture of the page
-	@exec $(PY) -m service.screenshot
+	@exec $(PY) -m service.tools.screenshot
 
 .PHONY: clean
 clean:  ## remove the environment and every cache

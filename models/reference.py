@@ -1,6 +1,6 @@
 """What the tickets looked like when the bundle was made, as shares of bins.
 
-`training` writes this summary of the validation split into `config.json`; `service.drift` compares
+`training` writes this summary of the validation split into `config.json`; `service.feedback.drift` compares
 live traffic with it. Only shares are kept: no ticket can be read back from them.
 """
 

@@ -44,7 +44,8 @@ def main() -> int:
 
 def _start(settings: Settings) -> int:
     # Only now the slow imports, so that a wrong flag is told at once.
-    from service import logs, supervisor, worker
+    from service.observe import logs
+    from service.process import supervisor, worker
 
     try:
         port, listeners = supervisor.listeners(settings)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,19 +17,22 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service import routes
-from service.core import Service
-from service.edge import Edge, problem_headers
-from service.logs import Writer
-from service.metrics import Metrics
-from service.problems import Problem, invalid, not_json, unknown_error
-from service.schema import BatchRequest, RouteRequest
+from service.api.problems import Problem, invalid, not_json, unknown_error
+from service.api.schema import BatchRequest, RouteRequest
+from service.explain import explanations
+from service.feedback import drift, endpoint, shadow
+from service.http import admin, pages, routes
+from service.http.middleware import Edge, problem_headers
+from service.inference.service import Service
+from service.observe import tracing
+from service.observe.logs import Writer
+from service.observe.metrics import Metrics
 from service.settings import Settings
 
 log = logging.getLogger("larkfield")
 
 # Each has `install(app, service)`, which adds routes, explainers, observers and metrics.
-PARTS = ("explain", "pages", "feedback", "drift", "shadow", "reload", "tracing")
+PARTS = (explanations, pages, endpoint, drift, shadow, admin, tracing)
 _PUBLISH_SECONDS = 1.0
 DESCRIPTION = "Routes helpdesk tickets to teams, and says how sure it is and why."
 
@@ -105,11 +106,8 @@ def create_app(
     )
     app.include_router(routes.router)
     _problems(app)
-    for name in PARTS:
-        if importlib.util.find_spec(f"service.{name}"):
-            module = importlib.import_module(f"service.{name}")
-            if hasattr(module, "install"):
-                module.install(app, service)
+    for part in PARTS:
+        part.install(app, service)
     return app
 
 

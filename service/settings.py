@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from service.keys import Keys
+from service.api.keys import Keys
 
 # Variables of the same prefix that other parts of the product read: where kernels are kept, and which
 # random inputs its tests draw.

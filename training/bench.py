@@ -25,12 +25,12 @@ import torch
 from models.bundle import Bundle, load_bundle, quiet_options
 from models.decision import calibrated
 from models.network import Network, NetworkConfig
-from training.baselines import BASELINES
-from training.calibrate import calibration_error, fit_temperature
-from training.command import guarded
-from training.data import Columns, DataError, Dataset, Faults, load_dataset, read_tickets
-from training.evaluate import answer, evaluate
-from training.export import to_onnx
+from training.assess.baselines import BASELINES
+from training.assess.calibration import calibration_error, fit_temperature
+from training.assess.evaluation import answer, evaluate
+from training.command_line import guarded
+from training.data.dataset import Columns, DataError, Dataset, Faults, load_dataset, read_tickets
+from training.export.onnx_graph import to_onnx
 from training.recipe import RecipeError, load_recipe
 
 DATA = Path(__file__).parents[2] / "shared" / "data"

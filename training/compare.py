@@ -19,9 +19,10 @@ import numpy as np
 from scipy.stats import binomtest
 
 from models.bundle import Bundle, BundleError, load_bundle
-from training.command import guarded
-from training.data import DataError, Tickets
-from training.evaluate import Answers, add_column_flags, answer, assess, tickets_of
+from training.assess.evaluation import Answers, answer, assess
+from training.command_line import guarded
+from training.data.columns import add_column_flags, tickets_of
+from training.data.dataset import DataError, Tickets
 
 SIGNIFICANT = 0.05
 

@@ -20,21 +20,22 @@ from pathlib import Path
 
 from models.bundle import Bundle, BundleError, check_replaceable, write_bundle
 from models.tokenizer import UNKNOWN_ID
-from training import parallel
-from training.calibrate import caution
-from training.card import model_card
-from training.checks import Checks, check
-from training.command import guarded, share, whole
-from training.data import DataError, Dataset, Tickets, clean_columns, load_dataset
-from training.evaluate import Answers, Evaluation, add_column_flags, answer, assess, columns_of
-from training.export import to_onnx
-from training.label_errors import corrections_in, to_csv
-from training.learn import find_teacher, make_tokenizer, train
-from training.loop import CheckpointError, Epoch
-from training.pack import calibrate, open_bundle, with_metrics
+from training.assess.calibration import caution
+from training.assess.checks import Checks, check
+from training.assess.evaluation import Answers, Evaluation, answer, assess
+from training.assess.label_errors import corrections_in, to_csv
+from training.command_line import guarded, share, whole
+from training.data.columns import add_column_flags, columns_of
+from training.data.dataset import DataError, Dataset, Tickets, clean_columns, load_dataset
+from training.export.bundle_builder import calibrate, open_bundle, with_metrics
+from training.export.onnx_graph import to_onnx
+from training.fit import processes as parallel
+from training.fit.loop import CheckpointError, Epoch
+from training.fit.trainer import find_teacher, make_tokenizer, train
 from training.recipe import LARGEST_SEED, MOST_EPOCHS, Recipe, RecipeError, load_recipe, recipe_names
-from training.report import figures, to_json
-from training.report_page import page
+from training.report.card import model_card
+from training.report.figures import figures, to_json
+from training.report.page import page
 from training.synthetic import generate
 from training.synthetic.files import write_csv
 from training.synthetic.tickets import MOST
@@ -60,7 +61,7 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "t
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
     `report`: "texts" shows tickets, "ids" only names them, "none" skips what is not about the bundle itself.
-    Of several processes (`training.parallel`) only the first goes on after training.
+    Of several processes (`training.fit.processes`) only the first goes on after training.
     """
     teacher = find_teacher(recipe)
     tokenizer = make_tokenizer(dataset, recipe, teacher)

@@ -30,7 +30,7 @@ from chunks import ArchiveError, Chunk, cut, files_of, read
 from models.bundle import BundleError, load_bundle
 from models.decision import decide
 from models.text import join
-from service.runtime import Runtime, pad
+from service.inference.runtime import Runtime, pad
 from service.settings import SHIPPED_BUNDLE, Settings
 
 ROWS = 2_000

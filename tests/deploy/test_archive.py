@@ -139,7 +139,7 @@ def test_every_record_comes_out_with_its_id(tmp_path: Path, here: list[int], cap
 def test_the_archive_is_decided_as_the_service_decides(tmp_path: Path, here: list[int]) -> None:
     from models.decision import decide
     from models.text import join
-    from service.runtime import Runtime, pad
+    from service.inference.runtime import Runtime, pad
     from service.settings import Settings
 
     rows = [

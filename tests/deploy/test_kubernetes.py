@@ -95,7 +95,7 @@ def test_the_end_of_a_pod_is_longer_than_the_end_of_the_service() -> None:
 
 
 def test_the_probes_are_addresses_of_the_service() -> None:
-    from service.routes import router
+    from service.http.routes import router
 
     known = {route.path for route in router.routes}
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):

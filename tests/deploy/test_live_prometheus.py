@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from models.bundle import CONFIG, load_bundle, seal
-from service import watch
-from service.watch import TICKETS, Expression, Load, Prometheus, Router, expressions, wait_for
+from service.tools import watch
+from service.tools.watch import TICKETS, Expression, Load, Prometheus, Router, expressions, wait_for
 
 DOUBTFUL = [
     ("Blorp fizzwick zanthor quibble nax, vorpal grume snee!", "account"),

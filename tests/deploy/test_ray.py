@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from service.watch import TICKETS, free_port, wait_for
+from service.tools.watch import TICKETS, free_port, wait_for
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from kernels import attention, emulator, formula, launch
 from models.bundle import load_bundle
 from models.text import join
-from training.reopen import reopen
+from training.export.from_onnx import reopen
 
 TOLERANCE = 1e-6
 TRACED, OTHERS, EMULATED = "T-65052", 100, 6

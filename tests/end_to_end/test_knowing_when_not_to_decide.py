@@ -8,7 +8,7 @@ import pytest
 
 from models.bundle import Bundle, load_bundle
 from models.text import join
-from training.evaluate import answer
+from training.assess.evaluation import answer
 
 BUNDLE = Path(__file__).parents[2] / "models" / "larkfield"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from service.client import Client
-from service.watch import TICKETS, Router, get
+from service.tools.watch import TICKETS, Router, get
 
 ROOT = Path(__file__).parents[2]
 CLEAR = [ticket for ticket in TICKETS if "zanthor" not in ticket[0]]

@@ -12,8 +12,8 @@ import pytest
 
 from models.bundle import Bundle, load_bundle
 from models.text import join
-from training.evaluate import Answers, answer
-from training.robustness import in_story
+from training.assess.evaluation import Answers, answer
+from training.assess.robustness import in_story
 from training.synthetic import Ticket, generate, out_of_scope
 from training.synthetic.mails import FORMATS, around, as_mail
 

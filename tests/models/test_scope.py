@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from models import scope
 from models.languages import FUNCTION_WORDS, languages_of_words, script
-from models.scope import Reading, Scope, fit, objections, read, usualness
+from models.scope import Reading, Scope, objections, read, usualness
+from training.assess.scope import fit
 
 SURE = np.array([9.0, 0.0, 0.0], dtype=np.float32)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service import bench
+from service.tools import bench
 from tests.service.conftest import ROOT
 
 PRINTED = """Running 4s test @ http://127.0.0.1:1/route
@@ -62,7 +62,7 @@ def test_made_up_tickets_have_the_length_that_is_asked(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_short_soak_loses_nothing(tool: Callable[[str], str], shipped_bundle: Path) -> None:
     tool("wrk")
-    command = [sys.executable, "-m", "service.soak", "--bundle", str(shipped_bundle)]
+    command = [sys.executable, "-m", "service.tools.soak", "--bundle", str(shipped_bundle)]
     command += ["--seconds", "10", "--reloads", "20", "--kills", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr

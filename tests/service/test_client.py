@@ -18,7 +18,7 @@ pytest.importorskip("httpx", reason="the extra `client` (httpx) is not installed
 
 from service import client
 from service.client import AsyncClient, Client, RouterError, main, pauses, retry_after_seconds
-from service.watch import Router, free_port
+from service.tools.watch import Router, free_port
 
 TEXT = "I was billed two times for one kettle, please pay one of them back."
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.reference import binned, reference, shares
-from service.drift import drift, population_stability_index, quality
+from service.feedback.drift import drift, population_stability_index, quality
 
 
 def row(team: str = "a", confidence: float = 0.9, tokens: int = 10, unknown: int = 0) -> SimpleNamespace:

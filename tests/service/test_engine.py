@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from models.tokenizer import Encoding
-from service.engine import PADDING_WORTH_A_RUN, Engine, Job, split
-from service.metrics import Metrics
-from service.problems import Problem
-from service.runtime import Runtime, pad
+from service.api.problems import Problem
+from service.inference.queue import PADDING_WORTH_A_RUN, Engine, Job, split
+from service.inference.runtime import Runtime, pad
+from service.observe.metrics import Metrics
 from service.settings import Settings
 
 

@@ -17,14 +17,14 @@ from models.network import Network, NetworkConfig
 from models.text import join
 from models.tokenizer import PADDING, UNKNOWN, Tokenizer, build_word_tokenizer, normalizer, word_splitter
 from models.windows import read_windows
-from service import explain
-from service.core import Answer, Service
-from service.metrics import Metrics
-from service.runtime import Runtime, pad
-from service.schema import RouteRequest
+from service.api.schema import RouteRequest
+from service.explain import explanations as explain
+from service.explain.word_spans import cut, token_words, words_of
+from service.inference.runtime import Runtime, pad
+from service.inference.service import Answer, Service
+from service.observe.metrics import Metrics
 from service.settings import Settings
-from service.words import cut, token_words, words_of
-from training.export import to_onnx
+from training.export.onnx_graph import to_onnx
 
 TICKETS = [
     "You took the money for my hedge trimmer twice, please give one payment back.",

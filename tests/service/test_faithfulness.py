@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from service import explain, faithfulness
-from service.faithfulness import Methods, Score, main, score, table
-from service.runtime import Runtime, pad
+from service.explain import explanations as explain
+from service.inference.runtime import Runtime, pad
 from service.settings import Settings
+from service.tools import faithfulness
+from service.tools.faithfulness import Methods, Score, main, score, table
 from tests.service.test_explain import TICKETS
 
 

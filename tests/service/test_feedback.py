@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from models.bundle import CONFIG, load_bundle, seal
-from service.feedback import corrections, main, merged
-from service.records import Store, rows_in
-from service.watch import Router, get, wait_for
+from service.feedback.__main__ import main
+from service.feedback.export import corrections, merged
+from service.feedback.store import Store, rows_in
+from service.tools.watch import Router, get, wait_for
 
 TEXT = "I was billed two times for one kettle, please pay one of them back."
 
@@ -154,11 +155,11 @@ def test_export_writes_what_training_reads(router: Router, tmp_path: Path, capsy
     assert by_id["E-1"] == {"ticket_id": "E-1", "text": f"Kettle\n{TEXT}", "team": "warranty"}
     assert by_id["E-0"]["team"] == "returns"
     assert "never-routed" not in by_id, "there is no text to train on"
-    from training.data import read_tickets
-    from training.files import Faults
+    from training.data.dataset import read_tickets
+    from training.data.files import Faults
 
     faults = Faults()
-    from training.data import Columns
+    from training.data.dataset import Columns
 
     tickets = read_tickets(out, Columns(), faults)
     assert len(tickets) == len(rows)
@@ -295,7 +296,7 @@ def test_a_shadow_is_compared_and_answers_nobody(tmp_path: Path, shipped_bundle:
         [child] = [
             each
             for each in psutil.Process(router.process.pid).children(recursive=True)
-            if "service.shadow" in each.cmdline()
+            if "service.feedback.shadow" in each.cmdline()
         ]
         child.kill()
         wait_for("the log", lambda: "the shadow's process ended" in log.read_text())

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from service.feedback import main
-from service.records import Store
+from service.feedback.__main__ import main
+from service.feedback.store import Store
 
 
 @pytest.fixture

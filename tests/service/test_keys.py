@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from service import keys
-from service.keys import Keys, presented
+from service.api import keys
+from service.api.keys import Keys, presented
 from tests.service.conftest import Running, until
 
 
@@ -54,7 +54,7 @@ def test_a_keys_file_that_is_no_text_leaves_the_keys_as_they_were(
     file = tmp_path / "keys"
     file.write_text("old\n")
     known = Keys(SecretStr(""), file)
-    monkeypatch.setattr("service.keys._LOOK_SECONDS", -1.0)
+    monkeypatch.setattr("service.api.keys._LOOK_SECONDS", -1.0)
     file.write_bytes(b"\xff\xfe\x00new")
     assert known.admits(b"old")
     file.write_text("newer\n")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels import formula
-from service import learn
+from service.explain import attention_lesson as learn
 
 # Attention on "damaged on arrival", worked out by hand.
 BY_HAND = {

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from service.logs import Handler, Writer, places, stamp
+from service.observe.logs import Handler, Writer, places, stamp
 from tests.service.conftest import Running, until
 
 SECRET = "xyzzy-secret-words"

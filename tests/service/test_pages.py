@@ -6,8 +6,9 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from service import learn, pages
 from service.app import create_app
+from service.explain import attention_lesson as learn
+from service.http import pages
 from service.settings import Settings
 
 

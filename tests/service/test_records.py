@@ -24,15 +24,16 @@ import pytest
 import sqlalchemy as sa
 
 from service.client import Client
-from service.decisions import Decided, DecisionLog, StoreUnavailable
-from service.records import (
+from service.feedback.decision_log import DecisionLog
+from service.feedback.rows import Decided, StoreUnavailable
+from service.feedback.store import (
     Store,
     connect,
     decisions,
     feedback,
     rows_in,
 )
-from service.watch import Router, wait_for
+from service.tools.watch import Router, wait_for
 
 
 def decided(number: int, *, team: str = "payment", text: str | None = None, age: float = 0.0) -> Decided:
@@ -264,7 +265,7 @@ def test_the_service_on_postgresql(postgres_url: str, tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from service.records import Store
+from service.feedback.store import Store
 store = Store(sys.argv[1])
 for number in range(int(sys.argv[2]), 10**9):
     store.give("payment", ticket_id=f"T-{number}")
@@ -307,8 +308,8 @@ def test_a_locked_file_is_an_error_that_says_so(sqlite_store: Store) -> None:
 
 FILL = """
 import resource, signal, sys
-from service.records import Store
-from service.decisions import StoreUnavailable
+from service.feedback.store import Store
+from service.feedback.decision_log import StoreUnavailable
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = Store(sys.argv[1])
 store.give("payment", ticket_id="T-0")

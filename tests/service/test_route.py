@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.incoming import without_halves
+from service.http.json_body import without_halves
 from tests.service.conftest import Running
 
 PROBLEM = "application/problem+json"

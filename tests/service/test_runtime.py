@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 
 from models.bundle import BundleError
-from service import runtime
-from service.runtime import Runtime, providers
+from service.inference import runtime
+from service.inference.runtime import Runtime, providers
 from service.settings import Settings
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"

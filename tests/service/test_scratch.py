@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.metrics import SCRATCH
-from service.scratch import Scratch
+from service.observe.metrics import SCRATCH
+from service.observe.temporary_folder import Scratch
 from tests.service.conftest import ROOT, Running
 
 
@@ -24,7 +24,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def left_by_the_dead(folder: Path) -> Path:
     """A scratch folder whose process ended at once."""
-    code = "import os, service.scratch as s; x = s.Scratch('try-'); print(x.path, flush=True); os.abort()"
+    code = "import os; from service.observe.temporary_folder import Scratch; x = Scratch('try-')"
+    code += "; print(x.path, flush=True); os.abort()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

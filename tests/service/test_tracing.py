@@ -8,10 +8,10 @@ from time import perf_counter
 
 import pytest
 
+from service.api.schema import RouteRequest
 from service.app import create_app
-from service.schema import RouteRequest
+from service.observe.tracing import install
 from service.settings import Settings
-from service.tracing import install
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `tracing` is not installed")
 from opentelemetry.sdk.trace import TracerProvider

@@ -9,7 +9,7 @@ from training_examples import ticket_rows, write_csv
 from models.bundle import load_bundle
 from training import train as train_command
 from training.bench import Figure, cross_fitted_error, recall_out_of_scope, speed, to_markdown
-from training.data import load_dataset
+from training.data.dataset import load_dataset
 
 
 def test_targets_are_met_from_the_right_side():

@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from models.bundle import Thresholds
 from models.decision import calibrated
-from training.calibrate import (
+from training.assess.calibration import (
     calibration_error,
     caution,
     choose_threshold,

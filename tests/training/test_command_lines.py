@@ -19,9 +19,9 @@ from training import bench as bench_command
 from training import compare as compare_command
 from training import evaluate as evaluate_command
 from training import train as train_command
-from training.command import INTERRUPTED, REFUSED, guarded
-from training.data import Columns, DataError, Faults, load_dataset, read_tickets
-from training.label_errors import corrections_in, to_csv
+from training.assess.label_errors import corrections_in, to_csv
+from training.command_line import INTERRUPTED, REFUSED, guarded
+from training.data.dataset import Columns, DataError, Faults, load_dataset, read_tickets
 from training.recipe import FOLDER, RecipeError, load_recipe
 
 synthetic_command = import_module("training.synthetic.__main__")
@@ -296,7 +296,9 @@ def test_a_recipe_that_is_not_there_is_named_with_those_that_are(name):
 
 
 def test_a_learning_rate_that_breaks_the_loss_is_told(tickets_csv, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("training.loop.F.cross_entropy", lambda logits, *_, **__: logits.sum() * float("nan"))
+    monkeypatch.setattr(
+        "training.fit.loop.F.cross_entropy", lambda logits, *_, **__: logits.sum() * float("nan")
+    )
     assert train(tickets_csv(), tmp_path / "o") == REFUSED
     refused(capsys, "learning rate 0.001 is too high")
     assert not (tmp_path / "o").exists()

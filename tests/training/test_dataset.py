@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from training_examples import ticket_rows, write_csv
 
-from training.data import Columns, DataError, fingerprint, load_dataset
+from training.data.dataset import Columns, DataError, fingerprint, load_dataset
 
 
 def kinds(dataset) -> dict[str, int]:

@@ -17,19 +17,27 @@ from models.bundle import load_bundle, quiet_options
 from models.network import PAIR, REACH, Network, NetworkConfig, bigram_rows
 from models.tokenizer import Tokenizer, build_word_tokenizer, with_more_words
 from models.windows import read_windows, spokesman, windows
-from training import learn
-from training.batches import TokenIds
-from training.data import load_dataset
-from training.distill import learn_lessons
-from training.embedding import Informed, common_pairs, pair_vectors, settle
-from training.export import to_onnx
-from training.learn import among_prose, encode
-from training.loop import cosine, thin
-from training.prose import SHORTEST_REPLACED, estranged, everyday, in_prose, sentences, story, unlike
+from training.data.batches import TokenIds
+from training.data.dataset import load_dataset
+from training.export.from_onnx import reopen
+from training.export.onnx_graph import to_onnx
+from training.fit import trainer as learn
+from training.fit.loop import cosine, thin
+from training.fit.trainer import among_prose, encode
 from training.recipe import FOLDER, load_recipe
-from training.reopen import reopen
 from training.synthetic import filler
-from training.teacher import load_teacher
+from training.teachers.embeddings import Informed, common_pairs, pair_vectors, settle
+from training.teachers.encoder import load_teacher
+from training.teachers.outlier_text import (
+    SHORTEST_REPLACED,
+    estranged,
+    everyday,
+    in_prose,
+    sentences,
+    story,
+    unlike,
+)
+from training.teachers.soft_labels import learn_lessons
 
 YES = np.array(True)
 SIZES = {"vocab_size": 60, "teams": 4, "d": 16, "heads": 4, "feed_forward": 32, "positions": "relative"}
@@ -455,7 +463,7 @@ def test_vectors_do_not_depend_on_what_is_read_beside(teacher):
 def test_the_encoder_teaches_other_wordings_too(teacher, monkeypatch):
     monkeypatch.setattr(teacher, "words", ["invoice", "bill", "receipt", "dish", "plate", "bowl"] * 1)
     monkeypatch.setattr(teacher, "_words", None)
-    monkeypatch.setattr("training.distill.NEIGHBOURS", 3)
+    monkeypatch.setattr("training.teachers.soft_labels.NEIGHBOURS", 3)
     texts, targets = labelled(90)
     lessons = learn_lessons(texts, targets, 3, teacher, reworded=40, seed=0)
     assert lessons.vectors.shape == (90, 384)

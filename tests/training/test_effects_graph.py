@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from models.network import Network, NetworkConfig, bigram_rows
-from training.export import to_onnx
-from training.reopen import reopen
+from training.export.from_onnx import reopen
+from training.export.onnx_graph import to_onnx
 
 CONFIG = NetworkConfig(vocab_size=50, teams=4, max_tokens=30, d=16, heads=2, blocks=2, feed_forward=32)
 SHAPES = {

@@ -14,8 +14,8 @@ from models.decision import decide
 from models.text import join
 from training import evaluate as evaluation_command
 from training import train as train_command
-from training.data import Columns, Faults, Tickets, read_tickets
-from training.evaluate import Answer, Answers, answer, assess
+from training.assess.evaluation import Answer, Answers, answer, assess
+from training.data.dataset import Columns, Faults, Tickets, read_tickets
 
 
 def decided(team: str, confidence: float = 0.9, decision: str = "route") -> Answer:

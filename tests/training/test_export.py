@@ -14,9 +14,9 @@ from models.bundle import load_bundle, quiet_options
 from models.network import Network, NetworkConfig
 from models.text import join
 from models.tokenizer import Tokenizer, build_word_tokenizer
-from training.batches import TokenIds, batches_by_length
-from training.export import to_onnx
-from training.reopen import reopen
+from training.data.batches import TokenIds, batches_by_length
+from training.export.from_onnx import reopen
+from training.export.onnx_graph import to_onnx
 
 YES = np.array(True)
 

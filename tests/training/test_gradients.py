@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from models.network import Network, NetworkConfig
-from training.gradients import integrated_gradients, middles
+from training.export.gradients import integrated_gradients, middles
 
 
 @pytest.fixture(scope="module", params=[{}, {"positions": "relative", "bigrams": 32, "wide": 8}])

@@ -21,10 +21,11 @@ from pathlib import Path
 import torch
 from models.network import Network
 from models.tokenizer import Tokenizer, build_word_tokenizer
-from training import loop, parallel
-from training.data import load_dataset
+from training.fit import loop
+from training.fit import processes as parallel
+from training.data.dataset import load_dataset
 from training.recipe import load_recipe
-from training.learn import encode, network_config
+from training.fit.trainer import encode, network_config
 
 parallel.start()
 recipe = load_recipe(sys.argv[1], epochs=2, batch_size=16, dropout=0.0, attention_dropout=0.0)

@@ -13,13 +13,14 @@ import pytest
 from training_examples import ticket_rows, write_csv
 
 from models.bundle import verify_bundle
-from training import baselines, pictures
 from training import train as train_command
-from training.baselines import Baseline, fit_baselines
-from training.checks import Checks
-from training.data import Tickets, load_dataset
-from training.label_errors import COLUMNS, Suspect, find_suspects, to_csv
-from training.robustness import PLACES, in_story, measure
+from training.assess import baselines
+from training.assess.baselines import Baseline, fit_baselines
+from training.assess.checks import Checks
+from training.assess.label_errors import COLUMNS, Suspect, find_suspects, to_csv
+from training.assess.robustness import PLACES, in_story, measure
+from training.data.dataset import Tickets, load_dataset
+from training.report import pictures
 from training.synthetic import generate
 
 # -------------------------------------------------------------------------------------------- baselines
@@ -280,7 +281,7 @@ def test_synthetic_tickets_beside_real_ones_are_trained_on_and_told(tmp_path, ca
 
 
 def test_probabilities_come_from_models_that_never_saw_the_ticket():
-    from training.label_errors import out_of_fold
+    from training.assess.label_errors import out_of_fold
 
     texts = [f"unique{n} word" for n in range(60)]
     labels = np.random.default_rng(0).integers(0, 2, 60)

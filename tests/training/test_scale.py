@@ -10,8 +10,8 @@ from training_examples import ticket_rows, write_csv
 
 from models.bundle import load_bundle
 from training import train as train_command
-from training.data import load_dataset
-from training.evaluate import evaluate
+from training.assess.evaluation import evaluate
+from training.data.dataset import load_dataset
 
 ROOT = Path(__file__).parents[2]
 SYLLABLES = ("ba", "do", "fi", "ku", "le", "mo", "na", "pi", "ra", "su", "to", "ve")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from training.data import load_dataset
+from training.data.dataset import load_dataset
 from training.synthetic import STYLES, TEAMS, Stream, filler, generate, out_of_scope
 from training.synthetic.__main__ import main as write_file
 from training.synthetic.content import content

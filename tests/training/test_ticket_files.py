@@ -8,8 +8,8 @@ import pyarrow.parquet
 import pytest
 from training_examples import ticket_rows, write_csv
 
-from training.data import Columns, DataError, Faults, load_dataset, read_tickets
-from training.files import ROWS_SHOWN
+from training.data.dataset import Columns, DataError, Faults, load_dataset, read_tickets
+from training.data.files import ROWS_SHOWN
 
 
 def read(path: Path, **columns) -> tuple:

@@ -15,11 +15,11 @@ from training_examples import ticket_rows, write_csv
 
 from models.bundle import load_bundle
 from models.tokenizer import Tokenizer, build_word_tokenizer
-from training.batches import TokenIds, batches_by_length
-from training.data import load_dataset
-from training.learn import train
-from training.loop import predict
-from training.progress import Progress
+from training.data.batches import TokenIds, batches_by_length
+from training.data.dataset import load_dataset
+from training.fit.loop import predict
+from training.fit.progress import Progress
+from training.fit.trainer import train
 from training.recipe import load_recipe, recipe_names
 
 ROOT = Path(__file__).parents[2]

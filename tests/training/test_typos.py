@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.typos import SLIPS, WORD, mistype, neighbours, slip
+from training.data.typos import SLIPS, WORD, mistype, neighbours, slip
 
 TEXT = (
     "The parcel with my garden chairs was left at the wrong door, and order LK-123456 is still missing a leg."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from training.command import guarded, whole
+from training.command_line import guarded, whole
 from training.synthetic.files import write_csv
 from training.synthetic.tickets import MOST, Stream
 

@@ -3,7 +3,7 @@
 import random
 import re
 
-from training.typos import slip
+from training.data.typos import slip
 
 # Chat spelling, and words that many people spell in one wrong way.
 CHAT = {

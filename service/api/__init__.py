@@ -1,0 +1,1 @@
+"""The contract of the API: what goes over the wire, how errors are told, which keys are valid."""

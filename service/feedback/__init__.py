@@ -1,0 +1,1 @@
+"""What the helpdesk reports, the database behind it, drift, and the shadow bundle."""

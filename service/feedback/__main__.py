@@ -1,0 +1,54 @@
+"""`python -m service.feedback export`: write feedback as training data."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from service.feedback.export import export
+from service.feedback.rows import StoreUnavailable
+
+
+def day(text: str) -> float:
+    """Seconds since 1970 of a day or a moment in ISO form; UTC where it names no other time."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no day such as 2026-11-01") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; exit code 2 where something given cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m service.feedback")
+    command = parser.add_subparsers(required=True).add_parser(
+        "export", help="write feedback as training data"
+    )
+    command.add_argument("--out", type=Path, required=True, help="the CSV to write")
+    command.add_argument("--url", help="the database; default: LARKFIELD_FEEDBACK_URL")
+    command.add_argument(
+        "--since",
+        type=day,
+        default=0.0,
+        metavar="DAY",
+        help="only feedback received from this day on, e.g. 2026-11-01 (UTC)",
+    )
+    command.add_argument("--tickets", type=Path, help="a CSV of the helpdesk with the texts")
+    command.add_argument("--add-to", type=Path, help="a CSV of earlier tickets to keep")
+    command.add_argument("--id-column", default="ticket_id", help="their column with the ticket id")
+    command.add_argument(
+        "--text-column", action="append", help="the column of both with the text; repeatable"
+    )
+    command.add_argument("--team-column", default="team", help="the column of --add-to with the team")
+    chosen = parser.parse_args(arguments)
+    try:
+        return export(chosen)
+    except (ValueError, OSError, StoreUnavailable) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,218 @@
+"""Does it still route rightly? Live tickets against the bundle's reference, answers against feedback.
+
+Drift is the population stability index between the reference shares e and the live shares a of the same
+bins, sum over bins of (a - e) ln(a / e), over the newest tickets that the served bundle version decided.
+Below 0.1 nothing happened, above 0.25 the tickets are no longer those that the bundle was made for.
+
+Everything comes from the shared database, so each worker computes the same figures from the tickets of all
+of them, and it does not matter which one set a gauge last.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from fastapi import FastAPI
+
+from models.reference import shares
+from service.feedback.rows import StoreUnavailable
+
+if TYPE_CHECKING:
+    from prometheus_client import Gauge
+
+    from service.feedback.store import Store
+    from service.inference.runtime import Runtime
+    from service.inference.service import Service
+
+log = logging.getLogger("larkfield.drift")
+
+FEATURES = ("team", "confidence", "unknown_ratio", "length")
+SMALLEST_SHARE = 1e-4  # stands for an empty bin, whose logarithm would be infinite
+CALIBRATION_BINS = 10
+PRUNE_EVERY_SECONDS = 600.0
+
+
+def population_stability_index(expected: Sequence[float], actual: Sequence[float]) -> float:
+    """PSI of two lists of shares over the same bins; 0 where they are equal, symmetric, never infinite."""
+    if len(expected) != len(actual):
+        raise ValueError(f"shares over {len(expected)} and {len(actual)} bins cannot be compared")
+    e, a = (np.maximum(np.asarray(each, dtype=float), SMALLEST_SHARE) for each in (expected, actual))
+    e, a = e / e.sum(), a / a.sum()
+    return float(((a - e) * np.log(a / e)).sum())
+
+
+def drift(reference: Mapping[str, Any], rows: Sequence[Any]) -> dict[str, float]:
+    """PSI by feature; `rows` have predicted, confidence, tokens, unknown. {} without reference or rows."""
+    if not reference or not rows:
+        return {}
+    teams = Counter(row.predicted for row in rows)
+    names = sorted({*reference["team"], *teams})
+    values = {
+        "confidence": [row.confidence for row in rows],
+        "unknown_ratio": [row.unknown / max(1, row.tokens) for row in rows],
+        "length": [row.tokens for row in rows],
+    }
+    found = {
+        "team": population_stability_index(
+            [reference["team"].get(name, 0.0) for name in names], [teams[name] / len(rows) for name in names]
+        )
+    }
+    for feature, live in values.items():
+        bins = reference[feature]
+        found[feature] = population_stability_index(bins["shares"], shares(live, bins["edges"]))
+    return found
+
+
+class Quality(NamedTuple):
+    """How right the answers were, by feedback. Shares between 0 and 1; NaN where no ticket is counted."""
+
+    accuracy: float
+    routed_accuracy: float
+    review_accuracy: float
+    calibration_error: float
+    overconfidence: float
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def quality(rows: Sequence[Any]) -> Quality:
+    """Accuracy and calibration of `rows` with predicted, actual, confidence, decision.
+
+    calibration_error: expected calibration error over ten equal bins of confidence (Naeini et al., 2015);
+    overconfidence: mean confidence minus accuracy.
+    """
+    right = [float(row.predicted == row.actual) for row in rows]
+    confidence = [row.confidence for row in rows]
+    bins = [min(int(value * CALIBRATION_BINS), CALIBRATION_BINS - 1) for value in confidence]
+    gaps = np.bincount(bins, np.subtract(confidence, right)) if rows else np.array([math.nan])
+    return Quality(
+        accuracy=mean(right),
+        routed_accuracy=mean([r for r, row in zip(right, rows, strict=True) if row.decision == "route"]),
+        review_accuracy=mean([r for r, row in zip(right, rows, strict=True) if row.decision == "review"]),
+        calibration_error=float(np.abs(gaps).sum()) / max(1, len(rows)),
+        overconfidence=mean(confidence) - mean(right),
+    )
+
+
+class Measured(NamedTuple):
+    """One look at the newest tickets; `drift` and `quality` are empty or NaN where there are too few."""
+
+    drift: dict[str, float]
+    drift_tickets: int
+    quality: Quality
+    feedback_tickets: int
+
+
+def measure(store: Store, version: str, reference: Mapping[str, Any], window: int, least: int) -> Measured:
+    """Drift and quality over the newest `window` tickets of a bundle version, once there are `least`."""
+    rows = store.recent_decisions(version, window)
+    answers = store.recent_feedback(version, window)
+    return Measured(
+        drift(reference, rows) if len(rows) >= least else {},
+        len(rows),
+        quality(answers if len(answers) >= least else []),
+        len(answers),
+    )
+
+
+def install(app: FastAPI, service: Service) -> None:
+    """Measure the served bundle every few seconds, where there is a feedback database to measure from."""
+    store: Callable[[], Store] | None = app.state.store
+    if store is None:
+        return
+    watch = Watch(service, store)
+    service.on_start.append(watch.start)
+    service.on_swap.append(watch.promise)
+    service.on_stop.append(watch.stop)
+
+
+class Watch:
+    """A thread that measures every few seconds and keeps the database within its limits."""
+
+    def __init__(self, service: Service, store: Callable[[], Store]) -> None:
+        self.service = service
+        self.store = store
+        self._define(partial(service.metrics.gauge, across="livemostrecent"))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="drift", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def promise(self, runtime: Runtime) -> None:
+        """Show what the bundle promises for tickets that it routes itself."""
+        self.precision.set(runtime.config.thresholds.precision)
+
+    def look(self) -> None:
+        """Measure once and set the gauges. StoreUnavailable when the database cannot be read."""
+        runtime = self.service.runtime
+        if runtime is None:
+            return
+        settings = self.service.settings
+        store = self.store()
+        store.match_late()
+        found = measure(
+            store,
+            runtime.version,
+            runtime.config.reference,
+            settings.drift_window,
+            settings.drift_least,
+        )
+        for feature in FEATURES:
+            self.psi.labels(feature).set(found.drift.get(feature, math.nan))
+        self.drift_tickets.set(found.drift_tickets)
+        self.feedback_tickets.set(found.feedback_tickets)
+        quality = found.quality
+        self.accuracy.labels("all").set(quality.accuracy)
+        self.accuracy.labels("route").set(quality.routed_accuracy)
+        self.accuracy.labels("review").set(quality.review_accuracy)
+        self.calibration.set(quality.calibration_error)
+        self.overconfidence.set(quality.overconfidence)
+        self.measured_at.set(time.time())
+
+    def _define(self, gauge: Callable[..., Gauge]) -> None:
+        self.psi = gauge("drift_psi", "Population stability index against the bundle's tickets.", "feature")
+        self.drift_tickets = gauge("drift_tickets", "Decisions in the window that drift is measured over.")
+        self.feedback_tickets = gauge("feedback_tickets", "Feedback in the window of the accuracy.")
+        self.accuracy = gauge("feedback_accuracy", "Share of right teams, by feedback.", "decision")
+        self.calibration = gauge("calibration_error", "Expected calibration error, by feedback.")
+        self.overconfidence = gauge("overconfidence", "Mean confidence minus accuracy, by feedback.")
+        self.precision = gauge("bundle_precision", "Accuracy that the bundle promises for routed tickets.")
+        self.measured_at = gauge("drift_measured_timestamp_seconds", "When drift was measured last.")
+
+    def _run(self) -> None:
+        settings = self.service.settings
+        pruned_at = -math.inf
+        failing = False
+        while not self._stop.wait(settings.drift_seconds):
+            try:
+                self.look()
+                if time.monotonic() - pruned_at > PRUNE_EVERY_SECONDS:
+                    self.store().prune(
+                        keep_days=settings.feedback_retention_days,
+                        text_days=settings.feedback_text_days,
+                        most_decisions=settings.feedback_most_decisions,
+                    )
+                    pruned_at = time.monotonic()
+                failing = False
+            except StoreUnavailable as error:
+                if not failing:
+                    log.error("drift cannot be measured: %s; routing goes on", error)
+                failing = True
+            except Exception:  # a thread that ends in silence would leave stale gauges
+                log.exception("drift cannot be measured")

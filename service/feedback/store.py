@@ -1,0 +1,348 @@
+"""The database behind feedback and drift: what was decided, and which team really solved the ticket.
+
+SQLite by default, PostgreSQL by URL, one code path through SQLAlchemy. Two tables:
+
+- `decisions`: one row per routed ticket, written behind the answer (`service.feedback.decision_log`). It
+  survives restarts and is shared by all workers and, on PostgreSQL, by all replicas.
+- `feedback`: one row per ticket, written before `POST /feedback` is acknowledged. SQLite runs with a
+  write-ahead log and synchronous=FULL, PostgreSQL with its own default (synchronous_commit=on), so what was
+  acknowledged survives kill -9 and, on hardware that tells the truth about flushes, a power cut.
+
+Ticket text is stored only where a setting allows it, and only for as long as a setting says.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from service.feedback.rows import Decided, RowsRefused, StoreUnavailable
+
+LOCK_WAIT_SECONDS = 2.0
+ID_LENGTH = 200
+
+metadata = sa.MetaData()
+decisions = sa.Table(
+    "decisions",
+    metadata,
+    sa.Column(
+        "row", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
+    ),
+    sa.Column("request_id", sa.String(ID_LENGTH), nullable=False, index=True),
+    sa.Column("ticket_id", sa.String(ID_LENGTH), index=True),
+    sa.Column("predicted", sa.String(ID_LENGTH), nullable=False),
+    sa.Column("decision", sa.String(20), nullable=False),
+    sa.Column("confidence", sa.Double, nullable=False),
+    sa.Column("version", sa.String(ID_LENGTH), nullable=False),
+    sa.Column("tokens", sa.Integer, nullable=False),
+    sa.Column("unknown", sa.Integer, nullable=False),
+    sa.Column("decided_at", sa.Double, nullable=False, index=True),  # seconds since 1970
+    sa.Column("text", sa.Text),
+    sa.Index("decisions_version_row", "version", "row"),
+    sqlite_autoincrement=True,  # a row number is never used twice: feedback points to it
+)
+feedback = sa.Table(
+    "feedback",
+    metadata,
+    sa.Column("key", sa.String(ID_LENGTH + 2), primary_key=True),  # "t:" + ticket_id or "r:" + request_id
+    sa.Column("ticket_id", sa.String(ID_LENGTH)),
+    sa.Column("request_id", sa.String(ID_LENGTH)),
+    sa.Column("actual", sa.String(ID_LENGTH), nullable=False),
+    sa.Column("predicted", sa.String(ID_LENGTH)),  # null: no decision for this ticket was found
+    sa.Column("decision", sa.String(20)),
+    sa.Column("confidence", sa.Double),
+    sa.Column("version", sa.String(ID_LENGTH)),
+    sa.Column("decision_row", sa.BigInteger),
+    sa.Column("received_at", sa.Double, nullable=False, index=True),
+    sa.Index("feedback_version_received_at", "version", "received_at"),
+)
+
+
+class Receipt(NamedTuple):
+    """What became of one feedback: `status` is created, unchanged or changed."""
+
+    status: str
+    ticket_id: str | None
+    request_id: str | None
+    actual: str
+    predicted: str | None
+    decision: str | None
+    confidence: float | None
+
+
+REASONS = (  # the driver's words -> ours; the first that is found wins
+    ("database is locked", "the database is locked by another process"),
+    ("lock timeout", "the database is locked by another process"),
+    ("disk is full", "the disk is full"),
+    ("no space left", "the disk is full"),
+    ("disk i/o error", "the disk cannot be written"),
+    ("readonly database", "the database may not be written"),
+    ("unable to open", "the database file cannot be opened"),
+    ("not a database", "the file is not a database"),
+    ("malformed", "the database file is damaged"),
+    ("queuepool limit", "too many wait for the database"),
+    ("connection", "the database server does not answer"),
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why the database failed, in words that carry no path, address or stored value."""
+    words = str(getattr(error, "orig", None) or error).lower()
+    return next((ours for theirs, ours in REASONS if theirs in words), "the database refused the statement")
+
+
+def storable(text: str | None) -> str | None:
+    """A text as every database takes it: PostgreSQL refuses NUL."""
+    return text.replace("\0", "\ufffd") if text and "\0" in text else text
+
+
+def connect(url: str) -> Engine:
+    """Engine for a SQLite or PostgreSQL URL; opens no connection yet.
+
+    ValueError for any other database. `postgresql://` means psycopg (the extra `postgres`).
+    """
+    parsed = make_url(url)
+    dialect = parsed.get_backend_name()
+    if dialect == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+        limits = f"-c lock_timeout={LOCK_WAIT_SECONDS:.0f}s -c statement_timeout=10s"
+        arguments: dict[str, Any] = {"connect_timeout": 3, "options": limits}
+        try:
+            return sa.create_engine(
+                parsed, connect_args=arguments, pool_pre_ping=True, pool_timeout=5, hide_parameters=True
+            )
+        except ModuleNotFoundError:
+            raise StoreUnavailable("PostgreSQL needs the extra `postgres` (psycopg)") from None
+    if dialect != "sqlite":
+        raise ValueError(f"the feedback database must be sqlite or postgresql, not {dialect!r}")
+    # Threads of one process queue here, in order; SQLite's own waiting for a lock is a lottery.
+    engine = sa.create_engine(
+        parsed,
+        connect_args={"timeout": LOCK_WAIT_SECONDS, "check_same_thread": False},
+        poolclass=sa.pool.QueuePool,
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=2 * LOCK_WAIT_SECONDS,
+        hide_parameters=True,
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _durable(connection: Any, _record: Any) -> None:
+        connection.isolation_level = (
+            None  # transactions begin where `_begin` says, not where the driver guesses
+        )
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A deferred transaction that first reads and then writes fails at once when another process wrote
+        # in between; taking the write lock first waits for it instead.
+        reads = connection.get_execution_options().get("reads_only")
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+class Store:
+    """Decisions and feedback in one database. Every method raises StoreUnavailable when it cannot work."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = connect(url)
+        self.insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[
+            self.engine.dialect.name
+        ]
+        self._ready = False
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def transaction(self, *, reads_only: bool = False) -> Iterator[Connection]:
+        """One transaction; the tables exist inside it. Committed, and durable, when the block ends."""
+        try:
+            self._create_tables()
+            connection = self.engine.connect()
+        except (SQLAlchemyError, OSError) as error:
+            raise StoreUnavailable(reason_of(error)) from error
+        try:
+            with connection.execution_options(reads_only=reads_only), connection.begin():
+                yield connection
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(reason_of(error)) from error
+        finally:
+            connection.close()
+
+    def _create_tables(self) -> None:
+        """Several workers may do this at the same moment; "if not exists" and a second try make that safe."""
+        if self._ready:
+            return
+        with self._lock:
+            if self.engine.dialect.name == "sqlite" and self.engine.url.database:
+                Path(self.engine.url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for tries_left in (4, 3, 2, 1, 0):
+                try:
+                    with self.engine.begin() as connection:
+                        for table in metadata.sorted_tables:
+                            connection.execute(CreateTable(table, if_not_exists=True))
+                            for index in table.indexes:
+                                connection.execute(CreateIndex(index, if_not_exists=True))
+                    break
+                except SQLAlchemyError:
+                    if not tries_left:
+                        raise
+                    time.sleep(0.1)
+            self._ready = True
+
+    def remember(self, rows: Sequence[Decided]) -> None:
+        """Write decisions, all or none. RowsRefused: another try would fail the same way.
+
+        Straight to the driver: this runs beside the answers, and SQLAlchemy's own way takes twice the
+        time per row, all of it with the interpreter's lock held.
+        """
+        statement = decisions.insert().compile(dialect=self.engine.dialect, column_keys=Decided._fields)
+        rows = [row._replace(ticket_id=storable(row.ticket_id), text=storable(row.text)) for row in rows]
+        values: Any = rows if statement.positional else [row._asdict() for row in rows]
+        try:
+            with self.transaction() as connection:
+                connection.exec_driver_sql(str(statement), values)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, sa.exc.DataError):
+                raise RowsRefused("the database does not take these values") from error
+            raise
+
+    def give(self, actual: str, *, ticket_id: str | None = None, request_id: str | None = None) -> Receipt:
+        """Store the team that solved a ticket; it is durable when this returns.
+
+        Saying the same again changes nothing; another team replaces the first (the ticket was moved on).
+        """
+        ticket_id, request_id = storable(ticket_id), storable(request_id)
+        with self.transaction() as connection:
+            found = self._decision(connection, ticket_id, request_id)
+            if found is not None:
+                ticket_id = found.ticket_id or ticket_id
+                request_id = found.request_id
+            key = f"t:{ticket_id}" if ticket_id else f"r:{request_id}"
+            values = {
+                "key": key,
+                "ticket_id": ticket_id,
+                "request_id": request_id,
+                "actual": actual,
+                "predicted": found and found.predicted,
+                "decision": found and found.decision,
+                "confidence": found and found.confidence,
+                "version": found and found.version,
+                "decision_row": found and found.row,
+                "received_at": time.time(),
+            }
+            status = self._put(connection, values)
+        return Receipt(
+            status,
+            ticket_id,
+            request_id,
+            actual,
+            values["predicted"],
+            values["decision"],
+            values["confidence"],
+        )
+
+    def _put(self, connection: Connection, values: dict[str, Any]) -> str:
+        """Insert, or update where the team differs. Two posts at once: the second waits for the first."""
+        insert = self.insert(feedback).values(values).on_conflict_do_nothing()
+        if connection.execute(insert.returning(feedback.c.key)).first() is not None:
+            return "created"
+        here = feedback.c.key == values["key"]
+        previous = connection.execute(sa.select(feedback.c.actual).where(here).with_for_update()).scalar_one()
+        if previous == values["actual"]:
+            return "unchanged"
+        if values["predicted"] is None:  # the decision is not known any more: keep what was stored with it
+            values = {name: values[name] for name in ("actual", "received_at")}
+        connection.execute(sa.update(feedback).where(here).values(values))
+        return "changed"
+
+    @staticmethod
+    def _decision(connection: Connection, ticket_id: str | None, request_id: str | None) -> Any:
+        """The latest decision for this ticket or request, or None."""
+        same = decisions.c.ticket_id == ticket_id if ticket_id else decisions.c.request_id == request_id
+        query = sa.select(decisions).where(same).order_by(decisions.c.row.desc()).limit(1)
+        return connection.execute(query).first()
+
+    def match_late(self, newest_seconds: float = 3600.0) -> int:
+        """Fill in the prediction of feedback that arrived before its decision was written; how many were."""
+        late = feedback.c.predicted.is_(None) & (feedback.c.received_at > time.time() - newest_seconds)
+        with self.transaction(reads_only=True) as connection:
+            waiting = connection.execute(sa.select(feedback).where(late).limit(1000)).all()
+            found = [(row.key, self._decision(connection, row.ticket_id, row.request_id)) for row in waiting]
+        matched = [(key, decision) for key, decision in found if decision is not None]
+        if matched:
+            with self.transaction() as connection:
+                for key, decision in matched:
+                    values = {
+                        name: getattr(decision, name)
+                        for name in ("predicted", "decision", "confidence", "version", "request_id")
+                    }
+                    connection.execute(
+                        sa.update(feedback)
+                        .where(feedback.c.key == key)
+                        .values(**values, decision_row=decision.row)
+                    )
+        return len(matched)
+
+    def recent_decisions(self, version: str, limit: int) -> Sequence[Any]:
+        """The newest `limit` decisions of one bundle version: predicted, confidence, tokens, unknown."""
+        columns = decisions.c.predicted, decisions.c.confidence, decisions.c.tokens, decisions.c.unknown
+        query = sa.select(*columns).where(decisions.c.version == version)
+        with self.transaction(reads_only=True) as connection:
+            return connection.execute(query.order_by(decisions.c.row.desc()).limit(limit)).all()
+
+    def recent_feedback(self, version: str, limit: int) -> Sequence[Any]:
+        """The newest `limit` feedbacks on one bundle version: predicted, actual, confidence, decision."""
+        columns = feedback.c.predicted, feedback.c.actual, feedback.c.confidence, feedback.c.decision
+        query = sa.select(*columns).where(feedback.c.version == version)
+        with self.transaction(reads_only=True) as connection:
+            return connection.execute(query.order_by(feedback.c.received_at.desc()).limit(limit)).all()
+
+    def feedback_with_text(self, since: float = 0.0) -> Sequence[Any]:
+        """Feedback received after `since` (seconds since 1970), oldest first, with its text where kept."""
+        joined = feedback.outerjoin(decisions, feedback.c.decision_row == decisions.c.row)
+        query = sa.select(feedback, decisions.c.text).select_from(joined)
+        with self.transaction(reads_only=True) as connection:
+            return connection.execute(
+                query.where(feedback.c.received_at >= since).order_by(feedback.c.received_at)
+            ).all()
+
+    def prune(self, *, keep_days: float, text_days: float, most_decisions: int) -> dict[str, int]:
+        """Delete what is older than allowed; counts by kind. Text goes before the row that held it."""
+        now = time.time()
+        with self.transaction() as connection:
+            newest = connection.execute(sa.select(sa.func.max(decisions.c.row))).scalar() or 0
+            too_old = decisions.c.decided_at < now - keep_days * 86400
+            too_many = decisions.c.row <= newest - most_decisions
+            old_text = decisions.c.text.is_not(None) & (decisions.c.decided_at < now - text_days * 86400)
+            return {
+                "texts": connection.execute(sa.update(decisions).where(old_text).values(text=None)).rowcount,
+                "decisions": connection.execute(sa.delete(decisions).where(too_old | too_many)).rowcount,
+                "feedback": connection.execute(
+                    sa.delete(feedback).where(feedback.c.received_at < now - keep_days * 86400)
+                ).rowcount,
+            }
+
+
+def rows_in(store: Store, tables: Iterable[sa.Table] = (decisions, feedback)) -> dict[str, int]:
+    """How many rows each table holds."""
+    with store.transaction(reads_only=True) as connection:
+        return {
+            table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+            for table in tables
+        }

@@ -1,0 +1,1 @@
+"""HTTP: routes, one middleware, limits of a connection, JSON bodies, the pages."""

@@ -1,0 +1,51 @@
+"""`POST /admin/reload`: switch to another bundle, in all workers or in none."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+
+from service.api.problems import Problem
+from service.api.schema import ModelName, ReloadRequest, ReloadResponse
+from service.http.routes import problem_responses, service_of, takes_json
+from service.inference.reload import Refused, Reloader
+from service.inference.service import Service
+
+log = logging.getLogger("larkfield.reload")
+
+router = APIRouter()
+
+
+@router.post(
+    "/admin/reload",
+    summary="Switch to another bundle",
+    tags=["operation"],
+    response_model=ReloadResponse,
+    dependencies=[Depends(takes_json)],
+    responses=problem_responses(401, 403, 409, 413, 415, 422, 500),
+)
+async def admin_reload(order: ReloadRequest, request: Request) -> ReloadResponse:
+    """All workers answer with the new bundle, or, if it is not sound (409), all stay with the old one."""
+    service = service_of(request)
+    reloader: Reloader = request.app.state.reloader
+    folder = Path(order.bundle) if order.bundle else None
+    try:
+        done = await reloader.reload(folder, order.previous)
+    except Refused as refused:
+        service.metrics.reloads.labels("refused").inc()
+        log.warning("reload refused", extra={"reason": str(refused)})
+        raise Problem(409, f"The bundle was refused, the old one stays. {refused}") from None
+    runtime, previous = service.loaded(), service.previous
+    return ReloadResponse(
+        model=ModelName(name=runtime.name, version=runtime.version),
+        previous=ModelName(name=previous.name, version=previous.version) if previous else None,
+        workers=done["workers"],
+    )
+
+
+def install(app: FastAPI, service: Service) -> None:
+    """Open POST /admin/reload."""
+    app.state.reloader = Reloader(service)
+    app.include_router(router)

@@ -1,0 +1,391 @@
+"""The HTTP endpoints: one ticket, many tickets, a stream of tickets, health, metrics, reload."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from time import perf_counter
+from typing import Any, cast
+
+import orjson
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
+
+from service.api.keys import presented
+from service.api.problems import Problem, invalid, unknown_error
+from service.api.schema import (
+    ROUTE_REQUEST,
+    BatchRequest,
+    BatchResponse,
+    Health,
+    Readiness,
+    RouteRequest,
+    RouteResponse,
+)
+from service.api.schema import Problem as ProblemDocument
+from service.http.connection import send_whole
+from service.http.json_body import parsed
+from service.http.middleware import (
+    SECURITY_HEADERS,
+    admit,
+    log_request,
+    must_be_plain,
+    problem_headers,
+    read_body,
+    request_id_of,
+)
+from service.inference.service import Answer, Service
+from service.observe.metrics import CONTENT_TYPE
+
+log = logging.getLogger("larkfield.http")
+
+# Tickets of one batch or stream that may be in the engine's queue at a time: a batch competes with single
+# tickets as this many connections would.
+BATCH_WINDOW = 16
+# Deadlines that such a ticket may take: the others of its batch stand before it.
+BATCH_PATIENCE = 4
+_JSON_HEADERS = [(b"content-type", b"application/json"), *SECURITY_HEADERS]
+_CLOSE = (b"connection", b"close")
+_NUMBERS = orjson.OPT_SERIALIZE_NUMPY  # an explanation counts in numpy's numbers
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI entries for the problems that an endpoint may answer with."""
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"model": ProblemDocument, "content": content} for status in statuses}
+
+
+router = APIRouter()
+
+
+class RouteTicket:
+    """POST /route as a bare ASGI application: everything an answer needs and nothing a framework adds."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status, headers, body = await self.respond(scope, receive)
+        if send_whole(send, status, headers, body):
+            return
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def respond(self, scope: Scope, receive: Receive) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """Status, headers and body of the answer, whatever goes wrong; counted and logged."""
+        began = perf_counter()
+        service = self.service
+        service.in_flight += 1
+        given = dict(scope["headers"])
+        request_id = request_id_of(given.get(b"x-request-id"))
+        answer: Answer | None = None
+        problem: Problem | None = None
+        explain = "none"
+        try:
+            answer, body = await self._answer(given, receive, request_id)
+            explain = answer.ticket.explain
+            status, headers = 200, _JSON_HEADERS
+        except Problem as raised:
+            problem = raised.with_traceback(None)  # which would hold this frame, and this frame it
+        except ValidationError as error:
+            problem = invalid(error)
+        except Exception:
+            log.exception("unexpected error", extra={"request_id": request_id})
+            problem = unknown_error()
+        finally:
+            service.in_flight -= 1
+        if problem is not None:
+            status, body = problem.status, problem.body(request_id)
+            headers = [*problem_headers(problem), *SECURITY_HEADERS]
+        extra = [(b"x-request-id", request_id.encode("ascii")), (b"content-length", b"%d" % len(body))]
+        if service.draining:
+            extra.append(_CLOSE)
+        metrics = service.metrics
+        metrics.requests.inc("/route", str(status))
+        metrics.request_seconds.observe(perf_counter() - began, "/route", explain)
+        log_request(service, request_id, "/route", "POST", status, began, answer)
+        return status, headers + extra, body
+
+    async def _answer(
+        self, given: dict[bytes, bytes], receive: Receive, request_id: str
+    ) -> tuple[Answer, bytes]:
+        service = self.service
+        if service.keys.required:
+            admit(service, presented(given.items()))
+        service.engine.refuse_when_full()
+        body = await read_body(receive, given.get(b"content-length"), service.settings.max_body_bytes)
+        must_be_json(given.get(b"content-type"))
+        must_be_plain(given.get(b"content-encoding"))
+        began = perf_counter()
+        ticket = parsed(ROUTE_REQUEST.validate_json, body)
+        read = perf_counter()
+        trace = given.get(b"traceparent") if service.settings.tracing else None
+        answer = await service.answer(
+            ticket, request_id, began=began, traceparent=trace.decode("latin-1") if trace else None
+        )
+        answered = perf_counter()
+        payload = orjson.dumps(answer.document(), option=_NUMBERS)
+        answer.stages["parse"] = read - began
+        answer.stages["serialize"] = perf_counter() - answered
+        service.metrics.stage_seconds.observe(answer.stages["parse"], "parse")
+        service.metrics.stage_seconds.observe(answer.stages["serialize"], "serialize")
+        return answer, payload
+
+
+def must_be_json(content_type: bytes | None, expected: bytes = b"application/json") -> None:
+    """415 for anything else: a page of another site cannot send this type without asking first."""
+    if content_type is None or content_type.partition(b";")[0].strip().lower() != expected:
+        raise Problem(415, f"The content type must be {expected.decode()}.", close=True)
+
+
+def takes_json(request: Request) -> None:
+    """The same for an endpoint whose body the framework reads; for its `dependencies`."""
+    must_be_json(request.headers.get("content-type", "").encode("latin-1"))
+
+
+def service_of(request: Request) -> Service:
+    """The service behind a request."""
+    return cast(Service, request.app.state.service)
+
+
+def id_of(request: Request) -> str:
+    """The request's id, as its response carries it."""
+    return cast(str, request.state.request_id)
+
+
+@router.post(
+    "/route",
+    summary="Route one ticket",
+    tags=["tickets"],
+    response_model=RouteResponse,
+    responses=problem_responses(400, 401, 413, 415, 422, 500, 503, 504),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RouteRequest"}}},
+        }
+    },
+)
+async def route(request: Request) -> Response:
+    """Which team a ticket belongs to, how sure that is, and whether a person should look first."""
+    # `Application` answers this path before it comes here; mounted elsewhere, this does the same.
+    status, headers, body = await RouteTicket(service_of(request)).respond(request.scope, request.receive)
+    response = Response(body, status)
+    response.raw_headers = headers
+    return response
+
+
+@router.post(
+    "/route/batch",
+    summary="Route several tickets",
+    tags=["tickets"],
+    response_model=BatchResponse,
+    responses=problem_responses(400, 401, 413, 415, 422, 500, 503),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/BatchRequest"}}},
+        }
+    },
+)
+async def route_batch(request: Request) -> Response:
+    """One result per ticket, in order. A ticket that is wrong gets a problem of its own."""
+    service = service_of(request)
+    takes_json(request)
+    await service.first_loaded()
+    try:
+        batch = parsed(BatchRequest.model_validate_json, await request.body())
+    except ValidationError as error:
+        raise invalid(error) from None
+    most = service.settings.max_batch_tickets
+    if len(batch.tickets) > most:
+        message = f"at most {most} tickets"
+        raise Problem(422, f"tickets: {message}", errors=[{"field": "tickets", "message": message}])
+    window = asyncio.Semaphore(BATCH_WINDOW)
+
+    async def one(place: int, ticket: Any) -> tuple[bool, dict[str, Any]]:
+        async with window:
+            return await route_one(service, ticket, f"{id_of(request)}-{place}", "batch")
+
+    results = await asyncio.gather(*(one(place, ticket) for place, ticket in enumerate(batch.tickets)))
+    routed = sum(good for good, _ in results)
+    body = {
+        "results": [document for _, document in results],
+        "routed": routed,
+        "failed": len(results) - routed,
+    }
+    return Response(orjson.dumps(body, option=_NUMBERS), media_type="application/json")
+
+
+@router.post(
+    "/route/stream",
+    summary="Route an archive, line by line",
+    tags=["tickets"],
+    response_class=Response,
+    responses={
+        200: {"content": {"application/x-ndjson": {}}, "description": "One answer or problem a line."},
+        **problem_responses(401, 415, 503),
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+        }
+    },
+)
+async def route_stream(request: Request) -> Response:
+    """A ticket per line in, a result per line out, in order, while the request is still being sent."""
+    service = service_of(request)
+    must_be_json(request.headers.get("content-type", "").encode("latin-1"), b"application/x-ndjson")
+    await service.first_loaded()
+    return _TwoWay(_stream(service, request))
+
+
+class _TwoWay(Response):
+    """A response that is sent while its request still arrives.
+
+    Starlette's StreamingResponse would read the request's messages too, to see the client leave.
+    """
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, lines: AsyncIterator[bytes]) -> None:
+        super().__init__()
+        self._lines = lines
+        self.raw_headers = [(b"content-type", b"application/x-ndjson")]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for line in self._lines:
+            await send({"type": "http.response.body", "body": line, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _stream(service: Service, request: Request) -> AsyncIterator[bytes]:
+    waiting: asyncio.Queue[asyncio.Task[tuple[bool, dict[str, Any]]] | None] = asyncio.Queue(BATCH_WINDOW)
+
+    async def read() -> None:
+        try:
+            place = 0
+            async for line in _lines(request, service.settings.max_body_bytes):
+                ticket = line if isinstance(line, Problem) else _parsed(line)
+                job = route_one(service, ticket, f"{id_of(request)}-{place}", "stream")
+                await waiting.put(asyncio.ensure_future(job))
+                place += 1
+        finally:
+            await waiting.put(None)
+
+    reader = asyncio.ensure_future(read())
+    try:
+        while (task := await waiting.get()) is not None:
+            _, document = await task
+            yield orjson.dumps(document, option=_NUMBERS | orjson.OPT_APPEND_NEWLINE)
+    finally:
+        reader.cancel()
+
+
+async def _lines(request: Request, limit_bytes: int) -> AsyncIterator[bytes | Problem]:
+    """Lines of a streamed body; one that is too long becomes a problem, and the stream goes on after it."""
+    rest = b""
+    skipping = False
+    async for chunk in request.stream():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if skipping:
+                skipping = False
+            elif len(line) > limit_bytes:
+                yield Problem(413, f"The line is longer than {limit_bytes} bytes.")
+            elif line.strip():
+                yield line
+        if len(rest) > limit_bytes:
+            if not skipping:
+                yield Problem(413, f"The line is longer than {limit_bytes} bytes.")
+            rest, skipping = b"", True
+    if rest.strip() and not skipping:
+        yield rest
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return parsed(orjson.loads, line)
+    except orjson.JSONDecodeError:
+        return Problem(422, "The line is not valid JSON in UTF-8.")
+
+
+async def route_one(
+    service: Service, ticket: Any, request_id: str, source: str
+) -> tuple[bool, dict[str, Any]]:
+    """One ticket of several: (True, answer) or (False, problem). It waits while the queue is full."""
+    began = perf_counter()
+    given_id = ticket.get("ticket_id") if isinstance(ticket, dict) else None
+    try:
+        if isinstance(ticket, Problem):
+            raise ticket
+        request = RouteRequest.model_validate(ticket, strict=True)
+        async with service.explaining if request.explain != "none" else contextlib.nullcontext():
+            answer = await _when_there_is_room(service, request, request_id, source)
+        return True, answer.document()
+    except Problem as raised:
+        problem = raised.with_traceback(None)
+    except ValidationError as error:
+        problem = invalid(error)
+    except Exception:
+        log.exception("unexpected error", extra={"request_id": request_id})
+        problem = unknown_error()
+    service.metrics.requests.inc("/route/" + source + "#ticket", str(problem.status))
+    document = problem.document(request_id)
+    log_request(service, request_id, "/route/" + source, "POST", problem.status, began, None)
+    return False, {"ticket_id": given_id if isinstance(given_id, str) else None, **document}
+
+
+async def _when_there_is_room(service: Service, ticket: RouteRequest, request_id: str, source: str) -> Answer:
+    """Answer a ticket; while the queue is full, try again until its deadlines are over."""
+    more = (BATCH_PATIENCE - 1) * service.settings.deadline_seconds
+    last = perf_counter() + BATCH_PATIENCE * service.settings.deadline_seconds
+    pause = 0.005
+    while True:
+        try:
+            return await service.answer(ticket, request_id, began=perf_counter() + more, source=source)
+        except Problem as problem:
+            if problem.status != 503 or perf_counter() > last:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(0.1, pause * 2)
+
+
+@router.get("/healthz", summary="The process is up", tags=["operation"], response_model=Health)
+async def healthz() -> Response:
+    """200 as long as the process answers at all."""
+    return Response(b'{"status":"ok"}', media_type="application/json")
+
+
+@router.get(
+    "/readyz",
+    summary="Tickets are answered",
+    tags=["operation"],
+    response_model=Readiness,
+    responses={503: {"model": Readiness, "description": "The bundle is being loaded, or the end is near."}},
+)
+async def readyz(request: Request) -> Response:
+    """200 with the bundle and its provider; 503 while loading and after SIGTERM."""
+    service = service_of(request)
+    runtime = service.runtime
+    status = "draining" if service.draining else "loading" if runtime is None else "ready"
+    body: dict[str, Any] = {"status": status}
+    if runtime is not None:
+        body["model"] = {"name": runtime.name, "version": runtime.version}
+        body["provider"] = runtime.provider
+    return Response(orjson.dumps(body), 200 if service.ready else 503, media_type="application/json")
+
+
+@router.get("/metrics", summary="Prometheus metrics", tags=["operation"], response_class=Response)
+async def metrics(request: Request) -> Response:
+    """All workers' metrics together, whichever answers."""
+    service = service_of(request)
+    service.publish()
+    text = await asyncio.to_thread(service.metrics.render)
+    return Response(text, media_type=CONTENT_TYPE)

@@ -1,0 +1,144 @@
+"""Switching to another bundle without a pause: verify and warm it first, then swap it in.
+
+A single worker does both by itself. With several workers the supervisor asks each to prepare the bundle; only
+when every one has it ready are they told to swap. Requests in flight finish on the bundle they began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from models.bundle import BundleError
+from service.inference.runtime import Runtime
+from service.inference.service import Service
+
+log = logging.getLogger("larkfield.reload")
+
+
+class Refused(Exception):
+    """A reload that did not happen, and why."""
+
+
+class Reloader:
+    """Switches bundles: alone, or together with the other workers through the supervisor."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._lock = asyncio.Lock()
+        self.prepared: Runtime | None = None
+        # Set by a worker of several: sends a question to the supervisor and returns its answer.
+        self.ask_supervisor: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
+        self._watched: object = None
+        if service.settings.bundle_watch_seconds and service.metrics.worker == 0:
+            service.on_start.append(self._watch)
+
+    async def reload(self, folder: Path | None, previous: bool) -> dict[str, Any]:
+        """Switch to `folder`, to the previous bundle, or to the same again; Refused if it is not sound."""
+        service = self._service
+        if self.ask_supervisor is not None:
+            return await self._reload_all(folder, previous)
+        if previous:
+            if service.previous is None:
+                raise Refused("there is no previous bundle")
+            folder, digest = service.previous.bundle.folder, service.previous.config.digest
+        else:
+            folder, digest = self._resolved(folder), None
+        async with self._lock:
+            error = await self.prepare(folder, digest)
+            if error:
+                raise Refused(error)
+            self.commit()
+        return {"workers": 1}
+
+    async def _reload_all(self, folder: Path | None, previous: bool) -> dict[str, Any]:
+        """Through the supervisor, which also knows what a worker that was replaced served before."""
+        assert self.ask_supervisor is not None
+        runtime = self._service.runtime
+        answer = await self.ask_supervisor(
+            {
+                "op": "reload",
+                "bundle": str(self._resolved(folder)),
+                "previous": previous,
+                "serving": runtime.config.digest if runtime else None,
+            }
+        )
+        if answer.get("error"):
+            raise Refused(answer["error"])
+        return {"workers": answer["workers"]}
+
+    def _resolved(self, folder: Path | None) -> Path:
+        """The folder, or the one that is served; a link is followed now, not when it leads elsewhere."""
+        runtime = self._service.runtime
+        current = runtime.bundle.folder if runtime else self._service.settings.bundle
+        return Path(os.path.realpath(folder or current))
+
+    async def prepare(self, folder: Path, digest: str | None) -> str | None:
+        """Verify, open and warm a bundle beside the one that answers; returns what is wrong with it.
+
+        With a `digest` it must be that very bundle; the previous one is still in memory.
+        """
+        service = self._service
+        if digest is not None and service.previous is not None and service.previous.config.digest == digest:
+            self.prepared = service.previous
+            return None
+        try:
+            prepared = await asyncio.to_thread(service.load, folder)
+            if digest is not None and prepared.config.digest != digest:
+                return f"{folder.name}: holds another bundle by now"
+            self.prepared = prepared
+        except BundleError as error:
+            return reason(error, folder)
+        except Exception as error:
+            log.exception("a bundle could not be loaded")
+            return f"the bundle could not be loaded ({type(error).__name__})"
+        return None
+
+    def commit(self) -> None:
+        """Answer with the prepared bundle from now on."""
+        if self.prepared is not None:
+            self._service.swap(self.prepared)
+            self._service.metrics.reloads.labels("switched").inc()
+            log.info("bundle switched", extra={"version": self.prepared.version})
+        self.prepared = None
+
+    def abort(self) -> None:
+        """Forget the prepared bundle."""
+        self.prepared = None
+
+    def _watch(self) -> None:
+        asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        """Reload when the bundle's folder leads elsewhere or its config was replaced."""
+        settings = self._service.settings
+        seen = await asyncio.to_thread(identity, settings.bundle)
+        while True:
+            await asyncio.sleep(settings.bundle_watch_seconds)
+            now = await asyncio.to_thread(identity, settings.bundle)
+            if now == seen or now is None or self._service.draining:
+                continue
+            seen = now
+            try:
+                await self.reload(settings.bundle, previous=False)
+            except Refused as refused:
+                self._service.metrics.reloads.labels("refused").inc()
+                log.warning("the changed bundle was refused", extra={"reason": str(refused)})
+
+
+def identity(folder: Path) -> object:
+    """What changes when another bundle stands at this path; None while none stands there."""
+    try:
+        status = (folder / "config.json").stat()
+    except OSError:
+        return None
+    return os.path.realpath(folder), status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def reason(error: BundleError, folder: Path) -> str:
+    """The error with names of files, but without the path to them."""
+    return f"{Path(error.file).name}: {error.reason}".replace(str(folder), folder.name or "the folder")

@@ -1,0 +1,277 @@
+"""The service's parts in one place, and a ticket's way through them.
+
+`routes` (HTTP) calls `Service.answer`: clean, tokenize, run, decide, explain. Explanations, feedback, drift
+and the shadow hang themselves in through `explainers` and `observers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Sized
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from models.decision import Decision, decide
+from models.text import Joined, join
+from models.tokenizer import Encoding
+from service.api.keys import Keys
+from service.api.problems import Problem, unavailable
+from service.api.schema import RouteRequest
+from service.inference.queue import Engine
+from service.inference.runtime import Runtime
+from service.observe.logs import Writer
+from service.observe.metrics import Metrics
+from service.settings import Settings
+
+log = logging.getLogger("larkfield")
+
+# Characters beyond which a text is read in a thread: cleaning mail of this size takes milliseconds.
+LONG_TEXT = 8_192
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """Everything known about one routed ticket. Observers and explainers get it; they must not change it.
+
+    `stages` maps a stage's name to seconds; `logits` is (teams,).
+    """
+
+    request_id: str
+    ticket: RouteRequest
+    runtime: Runtime
+    joined: Joined
+    encoding: Encoding
+    logits: np.ndarray
+    decision: Decision
+    stages: dict[str, float]
+    explanation: dict[str, Any] | None = None
+    source: str = "route"
+    traceparent: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The answer as POST /route sends it."""
+        encoding, decision = self.encoding, self.decision
+        document = {
+            "ticket_id": self.ticket.ticket_id,
+            "team": decision.team,
+            "confidence": decision.confidence,
+            "decision": decision.decision,
+            "reasons": decision.reasons,
+            "probabilities": decision.probabilities,
+            "tokens": {
+                "count": len(encoding.ids),
+                "unknown": encoding.unknown,
+                "truncated": encoding.truncated,
+            },
+            "model": {"name": self.runtime.name, "version": self.runtime.version},
+        }
+        if self.explanation is not None:
+            document["explanation"] = self.explanation
+        return document
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def read(ticket: RouteRequest, runtime: Runtime) -> tuple[Joined, Encoding, float, float, float]:
+    """A ticket cleaned and tokenized, and the times (perf_counter) before, between and after."""
+    t0 = perf_counter()
+    joined = join(ticket.subject, ticket.text)
+    t1 = perf_counter()
+    return joined, runtime.tokenizer.encode(joined.text), t0, t1, perf_counter()
+
+
+Explainer = Callable[[Answer], dict[str, Any]]
+Observer = Callable[[Answer], None]
+
+
+@dataclass
+class Service:
+    """What one worker holds. `runtime` is None until the first bundle is loaded."""
+
+    settings: Settings
+    metrics: Metrics
+    writer: Writer | None = None
+    runtime: Runtime | None = None
+    previous: Runtime | None = None
+    draining: bool = False
+    explainers: dict[str, Explainer] = field(default_factory=dict)
+    observers: list[Observer] = field(default_factory=list)
+    on_swap: list[Callable[[Runtime], None]] = field(default_factory=list)
+    on_start: list[Callable[[], None]] = field(default_factory=list)
+    on_stop: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.engine = Engine(self.settings, self.metrics)
+        self.keys = Keys(self.settings.api_keys, self.settings.api_keys_file)
+        self.admin_keys = Keys(self.settings.admin_key, self.settings.admin_key_file)
+        self.in_flight = 0
+        # Batches and streams take one place among the explanations, and leave the others to single tickets.
+        self.explaining = asyncio.Semaphore(1)
+        # The server's running requests and connections, where there is a server: with one request alone,
+        # nothing need queue.
+        self.requests: Sized | None = None
+        self.connections: Sized = ()
+        self._lines_dropped = 0
+        self._first = asyncio.Event()
+        self._waiting_for_first = 0
+
+    @property
+    def ready(self) -> bool:
+        return self.runtime is not None and not self.draining
+
+    def load(self, folder: Path) -> Runtime:
+        """Verify, open and warm a bundle; blocking. BundleError where it is not sound."""
+        return Runtime.load(folder, self.settings)
+
+    def swap(self, runtime: Runtime) -> None:
+        """Answer with this runtime from the next ticket on; those in flight finish on the old one."""
+        self.previous, self.runtime = self.runtime, runtime
+        self._first.set()
+        info = self.metrics.bundle_info
+        if self.previous is not None:
+            info.labels(self.previous.name, self.previous.version, self.previous.provider).set(0)
+        info.labels(runtime.name, runtime.version, runtime.provider).set(1)
+        self.metrics.expect(runtime.config.teams)
+        self.metrics.ready.set(int(self.ready))
+        for hook in self.on_swap:
+            hook(runtime)
+
+    def publish(self) -> None:
+        """Bring the gauges of this worker up to date."""
+        metrics = self.metrics
+        metrics.in_flight.set(self.in_flight)
+        metrics.queue_depth.set(self.engine.depth)
+        metrics.queue_limit.set(self.settings.max_queue)
+        metrics.ready.set(int(self.ready))
+        metrics.memory.set(resident_bytes())
+        metrics.connections.set(len(self.connections))
+        if self.writer is not None and self.writer.dropped > self._lines_dropped:
+            metrics.logs_dropped.inc(self.writer.dropped - self._lines_dropped)
+            self._lines_dropped = self.writer.dropped
+
+    def drain(self) -> None:
+        """Readiness goes red; requests are still answered."""
+        self.draining = True
+        self.metrics.ready.set(0)
+
+    def loaded(self) -> Runtime:
+        """The runtime that answers; Problem 503 while none is loaded."""
+        if self.runtime is None:
+            raise unavailable("The bundle is being loaded.", self.settings.retry_after_seconds)
+        return self.runtime
+
+    async def first_loaded(self) -> Runtime:
+        """The same, but the first tickets of a worker wait for it, a bounded number and time."""
+        if self.runtime is None and self._waiting_for_first < self.settings.max_queue:
+            self._waiting_for_first += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._first.wait(), self.settings.deadline_seconds)
+            self._waiting_for_first -= 1
+        return self.loaded()
+
+    async def answer(
+        self,
+        ticket: RouteRequest,
+        request_id: str,
+        *,
+        began: float,
+        source: str = "route",
+        traceparent: str | None = None,
+    ) -> Answer:
+        """Route one ticket; `began` (perf_counter seconds) is when its deadline starts to run.
+
+        Problems: 422 for an explanation that is not offered, 503 when full, 504 when late.
+        """
+        runtime = self.runtime or await self.first_loaded()
+        if ticket.explain != "none" and ticket.explain not in self.explainers:
+            raise self._no_such_explanation(ticket.explain)
+        if len(ticket.text) <= LONG_TEXT:
+            joined, encoding, t0, t1, t2 = read(ticket, runtime)
+        else:
+            joined, encoding, t0, t1, t2 = await self.engine.read_long_text(
+                partial(read, ticket, runtime), began + self.settings.deadline_seconds
+            )
+        alone = self.requests is not None and len(self.requests) <= 1
+        job = self.engine.run_now(runtime, encoding) if alone else None
+        if job is None:
+            job = self.engine.submit(runtime, encoding, began + self.settings.deadline_seconds)
+        logits = await job.done
+        t3 = perf_counter()
+        decision = decide(logits, encoding, runtime.config)
+        t4 = perf_counter()
+        stages = {
+            "clean": t1 - t0,
+            "tokenize": t2 - t1,
+            "queue": job.began - job.submitted,
+            "infer": job.ended - job.began,
+            "decide": t4 - t3,
+        }
+        answer = Answer(
+            request_id,
+            ticket,
+            runtime,
+            joined,
+            encoding,
+            logits,
+            decision,
+            stages,
+            source=source,
+            traceparent=traceparent,
+        )
+        if ticket.explain != "none":
+            await self._explain(answer, began, alone)
+        self._count(answer)
+        return answer
+
+    async def _explain(self, answer: Answer, began: float, alone: bool) -> None:
+        """In a thread of its own, unless there is nobody to keep waiting and it is soon done.
+
+        The words of a short ticket take as long as the largest batch that runs on the event loop.
+        """
+        level = answer.ticket.explain
+        explainer = self.explainers[level]
+        deadline = began + self.settings.explain_deadline_seconds
+        t0 = perf_counter()
+        soon = level == "tokens" and len(answer.encoding.ids) <= self.settings.inline_tokens // 4
+        if alone and soon and answer.runtime.provider == "CPU":
+            answer.explanation = explainer(answer)
+        else:
+            answer.explanation = await self.engine.explain(lambda: explainer(answer), deadline)
+        answer.stages["explain"] = perf_counter() - t0
+
+    def _count(self, answer: Answer) -> None:
+        metrics, decision, encoding = self.metrics, answer.decision, answer.encoding
+        for stage, seconds in answer.stages.items():
+            metrics.stage_seconds.observe(seconds, stage)
+        metrics.predictions.inc(decision.team, decision.decision)
+        metrics.confidence.observe(decision.confidence)
+        count = len(encoding.ids)
+        metrics.ticket_tokens.observe(count)
+        metrics.unknown_ratio.observe(encoding.unknown / count if count else 0.0)
+        for reason in decision.reasons:
+            metrics.review_reasons.inc(reason)
+        for observe in self.observers:
+            try:
+                observe(answer)
+            except Exception:
+                log.exception("an observer failed", extra={"request_id": answer.request_id})
+
+    def _no_such_explanation(self, level: str) -> Problem:
+        offered = ", ".join(["none", *self.explainers])
+        message = f"this level is not offered; offered: {offered}"
+        return Problem(422, f"explain: {message}", errors=[{"field": "explain", "message": message}])

@@ -1,0 +1,197 @@
+"""What the service counts, right across workers, and cheap enough to write down for every ticket.
+
+Workers share a folder of memory-mapped files (prometheus_client's multiprocess mode). A file belongs to a
+worker's number, not to its process id: a worker that replaces a dead one goes on counting where that one
+stopped, and nothing is left to clean up. Only gauges start anew.
+
+Label values come from the bundle and from the code, never from a ticket.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any, get_args
+
+import prometheus_client
+import prometheus_client.values
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from models.decision import Reason
+from service.observe.temporary_folder import Scratch
+
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+SCRATCH = "larkfield-metrics-"
+
+# 0.1 ms to 5 s; a stage can be shorter than a request.
+_REQUEST_SECONDS = [1e-4 * x for x in (1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 350, 500)]
+_REQUEST_SECONDS += [0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0]
+_STAGE_SECONDS = [5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3]
+_STAGE_SECONDS += [0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0]
+_CONFIDENCE = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0]
+_TOKENS = [4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024]
+_BATCH_TICKETS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
+_BATCH_TOKENS = [16, 32, 64, 128, 256, 512, 1024, 4096, 16384, 65536]
+_RATIO = [0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0]
+
+STAGES = ("parse", "clean", "tokenize", "queue", "infer", "decide", "explain", "serialize")
+
+REFUSALS = (
+    "queue_full",
+    "explanations_full",
+    "long_texts_full",
+    "deadline",
+    "connections",
+    "slow",
+    "unauthorized",
+)
+RELOADS = ("switched", "refused")
+
+
+class Metrics:
+    """Every metric of one worker, and the text of all workers together."""
+
+    def __init__(self, folder: Path | None = None, worker: int = 0) -> None:
+        self._own = Scratch(SCRATCH) if folder is None else None
+        self.folder = self._own.path if self._own else Path(folder or "")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.worker = worker
+        for stale in self.folder.glob(f"gauge_*_{worker}.db"):
+            stale.unlink()
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self.folder)
+        prometheus_client.values.ValueClass = prometheus_client.values.MultiProcessValue(lambda: worker)
+        self._define_requests()
+        self._define_engine()
+        self._define_routing()
+
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        """A counter `larkfield_{name}_total`."""
+        return Counter(f"larkfield_{name}", text, labels, registry=None)
+
+    def gauge(self, name: str, text: str, *labels: str, across: Any = "livesum") -> Gauge:
+        """A gauge; `across` says how the workers' values become one (livesum, livemax, liveall, …)."""
+        return Gauge(f"larkfield_{name}", text, labels, registry=None, multiprocess_mode=across)
+
+    def histogram(self, name: str, text: str, buckets: list[float], *labels: str) -> Histogram:
+        """A histogram; a value equal to a bound belongs to that bound's bucket."""
+        return Histogram(f"larkfield_{name}", text, labels, registry=None, buckets=buckets)
+
+    def _define_requests(self) -> None:
+        self.requests = Cells(self.counter("requests", "Requests answered.", "route", "status"))
+        self.request_seconds = Cells(
+            self.histogram(
+                "request_seconds", "From headers read to answer sent.", _REQUEST_SECONDS, "route", "explain"
+            )
+        )
+        self.stage_seconds = Cells(
+            self.histogram("stage_seconds", "Time in one stage of a ticket's way.", _STAGE_SECONDS, "stage")
+        )
+        self.refused = Cells(self.counter("refused", "Requests refused before they cost anything.", "reason"))
+        self.refused.start(*((reason,) for reason in REFUSALS))
+        self.in_flight = self.gauge("in_flight_requests", "Requests accepted and not yet answered.")
+        self.connections = self.gauge("open_connections", "Connections that clients hold open.")
+
+    def _define_engine(self) -> None:
+        self.queue_depth = self.gauge("queue_tickets", "Tickets that wait for the engine.")
+        self.queue_limit = self.gauge("queue_limit_tickets", "Tickets that may wait for the engine.")
+        self.batch_tickets = Cells(
+            self.histogram("batch_tickets", "Tickets in one run of the graph.", list(_BATCH_TICKETS))
+        )
+        self.batch_tokens = Cells(
+            self.histogram(
+                "batch_tokens", "Tokens, padding included, in one run of the graph.", list(_BATCH_TOKENS)
+            )
+        )
+        self.bundle_info = self.gauge(
+            "bundle_info",
+            "1 for the bundle that answers, on its provider.",
+            "name",
+            "version",
+            "provider",
+            across="livesum",
+        )
+        self.reloads = self.counter("reloads", "Bundles switched to, or refused.", "outcome")
+        for outcome in RELOADS:
+            self.reloads.labels(outcome)
+        self.ready = self.gauge("ready_workers", "Workers that answer tickets.")
+        self.memory = self.gauge("worker_memory_bytes", "Resident memory of a worker.", across="liveall")
+        self.logs_dropped = self.counter("log_lines_dropped", "Log lines that nobody read in time.")
+
+    def _define_routing(self) -> None:
+        self.predictions = Cells(self.counter("predictions", "Tickets by team.", "team", "decision"))
+        self.review_reasons = Cells(
+            self.counter("review_reasons", "Why tickets went to a person; one may have several.", "reason")
+        )
+        self.review_reasons.start(*((reason,) for reason in get_args(Reason)))
+        self.confidence = Cells(
+            self.histogram("confidence", "Calibrated confidence of the answers.", _CONFIDENCE)
+        )
+        self.ticket_tokens = Cells(
+            self.histogram("ticket_tokens", "Tokens of a ticket that the network read.", list(_TOKENS))
+        )
+        self.unknown_ratio = Cells(
+            self.histogram("unknown_token_ratio", "Share of a ticket's tokens that are unknown.", _RATIO)
+        )
+
+    def expect(self, teams: list[str]) -> None:
+        """Begin to count each team at 0, so that its first ticket is seen as a growth."""
+        self.predictions.start(*((team, decision) for team in teams for decision in ("route", "review")))
+
+    def render(self) -> bytes:
+        """All workers' metrics in the Prometheus text format."""
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=str(self.folder))
+        return prometheus_client.generate_latest(registry)
+
+
+class Cells:
+    """Remembers a metric's labelled children and writes them straight into the shared memory.
+
+    `labels().observe()` costs several microseconds in Python; a dozen of them per ticket would be a tenth
+    of the whole answer.
+    """
+
+    def __init__(self, metric: Counter | Histogram) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], Any] = {}
+        if not metric._labelnames:
+            self._children[()] = self._child(())
+
+    def start(self, *children: tuple[str, ...]) -> None:
+        """Show these labels from now on, at 0 if nothing was counted."""
+        for labels in children:
+            self._child(labels)
+
+    def inc(self, *labels: str) -> None:
+        """Count one."""
+        cells, at = self._children.get(labels) or self._child(labels)
+        cells[at] += 1.0
+
+    def observe(self, value: float, *labels: str) -> None:
+        """Put a value into its bucket and add it to the sum."""
+        bounds, (total, at), buckets = self._children.get(labels) or self._child(labels)
+        total[at] += value
+        cells, at = buckets[bisect_left(bounds, value)]
+        cells[at] += 1.0
+
+    def _child(self, labels: tuple[str, ...]) -> Any:
+        metric = self._metric.labels(*labels) if labels else self._metric
+        if isinstance(metric, Histogram):
+            buckets = [_cell(bucket) for bucket in metric._buckets]
+            child: Any = (metric._upper_bounds, _cell(metric._sum), buckets)
+        else:
+            child = _cell(metric._value)
+        self._children[labels] = child
+        return child
+
+
+def _cell(value: Any) -> tuple[Any, int]:
+    """Where prometheus_client keeps a value: its mapped file as doubles, and the index in them.
+
+    The library never writes a value that is only written here, and a file that grows is mapped anew while
+    this view stays valid: both map the same pages.
+    """
+    file = value._file
+    return memoryview(file._m).cast("d"), file._positions[value._key] // 8

@@ -1,0 +1,1 @@
+"""The supervisor, its workers, and the messages between them."""

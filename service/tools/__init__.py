@@ -1,0 +1,1 @@
+"""Commands that measure or show the service; nothing imports them."""

@@ -1,0 +1,418 @@
+"""How fast the service is, beside a constant answer and four other servers: `make bench`.
+
+Everything runs here and now, one server at a time, twice, and only ratios are compared: two machines, or two
+hours on one, give other milliseconds. Needs wrk and the extra `bench`; the tickets are the validation tickets
+where they lie beside the repository, else made up with the same lengths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from service.settings import SHIPPED_BUNDLE
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVERS = Path(__file__).resolve().parent / "bench_servers"
+DATA = ROOT.parent / "shared" / "data" / "larkfield" / "valid.csv"
+LENGTHS = (8, 30, 55, 120, 500)
+LEVELS = ("none", "tokens", "heads", "full")
+_UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass
+class Run:
+    """One run of wrk: milliseconds, requests per second, and what went wrong.
+
+    `refused` answers were not 2xx; `broken` connections ended within a request; `unopened` ones could not be
+    opened, or had not been by the time wrk looked (it counts these as timeouts).
+    """
+
+    p50_ms: float
+    p99_ms: float
+    per_second: float
+    refused: int
+    broken: int
+    unopened: int
+
+    @property
+    def failed(self) -> int:
+        """Requests without a good answer."""
+        return self.refused + self.broken + self.unopened
+
+
+@dataclass
+class Server:
+    """A process that answers POST /route."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    pid: int = 0
+    port: int = 0
+    ready_seconds: float = 0.0
+
+
+# ------------------------------------------------------------------------------------- tickets and load
+
+
+def tickets() -> list[dict[str, str]]:
+    """The 600 validation tickets, or as many made-up ones with the same spread of lengths."""
+    if DATA.exists():
+        with DATA.open(newline="", encoding="utf-8") as file:
+            return [{"ticket_id": row["ticket_id"], "text": row["text"]} for row in csv.DictReader(file)]
+    rng = random.Random(0)
+    lengths = [max(5, min(120, int(rng.gauss(53, 18)))) for _ in range(600)]
+    return [{"ticket_id": f"T-{n}", "text": text_of(length, n)} for n, length in enumerate(lengths)]
+
+
+def text_of(tokens: int, seed: int = 0) -> str:
+    """A ticket of that many tokens."""
+    choices = ["my", "order", "was", "charged", "twice", "please", "send", "the", "money", "back"]
+    rng = random.Random(seed)
+    return " ".join(rng.choice(choices) for _ in range(tokens))
+
+
+def write_script(path: Path, bodies: list[dict[str, Any]]) -> Path:
+    """A wrk script that sends these bodies in turn."""
+    lines = ["local bodies = {"]
+    lines += [f"[==[{json.dumps(body)}]==]," for body in bodies]
+    lines += [
+        "}",
+        "local requests, place = {}, 0",
+        "function init() for i, body in ipairs(bodies) do requests[i] = wrk.format('POST', '/route',",
+        "  {['content-type'] = 'application/json'}, body) end end",
+        "function request() place = place % #requests + 1; return requests[place] end",
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def wrk(port: int, script: Path, connections: int, seconds: float, cpu: str | None = None) -> Run:
+    """Load from one thread; ratios of what it prints."""
+    pin = ["taskset", "-c", cpu] if cpu and shutil.which("taskset") else []
+    command = [*pin, "wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"]
+    command += ["--timeout", "20s", "-s", str(script), f"http://127.0.0.1:{port}/route"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 60).stdout
+    return read_wrk(out)
+
+
+def read_wrk(out: str) -> Run:
+    """What wrk printed, as figures."""
+    found = {
+        key: float(v) * _UNITS[unit] for key, v, unit in re.findall(r"(50|99)%\s+([\d.]+)(us|ms|s)", out)
+    }
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", out)
+    failed = re.search(r"Non-2xx or 3xx responses: (\d+)", out)
+    errors = re.search(r"connect (\d+), read (\d+), write (\d+), timeout (\d+)", out)
+    refused = int(failed[1]) if failed else 0
+    connect, read, write, late = map(int, errors.groups()) if errors else (0, 0, 0, 0)
+    per_second = float(rate[1]) if rate else 0.0
+    return Run(found["50"], found["99"], per_second, refused, read + write, connect + late)
+
+
+# --------------------------------------------------------------------------------------------- servers
+
+
+@contextmanager
+def running(server: Server, cpus: str | None = None) -> Iterator[Server]:
+    """Start a server on a free port, wait until it answers a ticket, end it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        server.port = probe.getsockname()[1]
+    command = [part.replace("{port}", str(server.port)) for part in server.command]
+    pin = ["taskset", "-c", cpus] if cpus and shutil.which("taskset") else []
+    environment = os.environ | {"OMP_NUM_THREADS": "1", **server.environment}
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [*pin, *command],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    server.pid = process.pid
+    try:
+        _until_answered(server.port, process)
+        server.ready_seconds = time.perf_counter() - began
+        yield server
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _until_answered(port: int, process: subprocess.Popen[bytes]) -> None:
+    body = json.dumps({"text": "my card was charged twice"}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/route", body, {"content-type": "application/json"}
+    )
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except (OSError, urllib.error.URLError):
+            time.sleep(0.02)
+    raise RuntimeError("the server did not answer; is the extra `bench` installed?")
+
+
+def ours(bundle: Path, **settings: Any) -> Server:
+    """This service, with LARKFIELD_ settings."""
+    name = " ".join(["Larkfield router", *(f"{k}={v}" for k, v in settings.items())])
+    given = {"bundle": bundle, "feedback_url": "off", "drain_seconds": 0} | settings
+    environment = {f"LARKFIELD_{key.upper()}": str(value) for key, value in given.items()}
+    return Server(name, [sys.executable, "-m", "service", "--port", "{port}"], environment)
+
+
+def others(bundle: Path, labelled: Path) -> list[Server]:
+    """The floor, and four other ways to serve a router."""
+
+    def script(name: str, file: str, *arguments: str) -> Server:
+        command = [sys.executable, str(SERVERS / file), *arguments]
+        return Server(name, command, {"BENCH_BUNDLE": str(bundle)})
+
+    return [
+        script("FastAPI that answers a constant", "floor.py", "{port}"),
+        script("FastAPI + ONNX Runtime, the obvious way", "plain.py", "{port}", str(bundle)),
+        script("mosec", "mosec_server.py", "--port", "{port}"),
+        script("FastAPI + TF-IDF + logistic regression", "words.py", "{port}", str(labelled)),
+        script("LitServe", "lit.py", "{port}", str(bundle)),
+    ]
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory of a process and its children."""
+    import psutil
+
+    process = psutil.Process(pid)
+    return sum(p.memory_info().rss for p in [process, *process.children(recursive=True)]) / 2**20
+
+
+def scrape(port: int) -> dict[str, float]:
+    """Our metrics, by sample."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(v) for name, v in (x.rsplit(" ", 1) for x in lines if not x.startswith("#"))}
+
+
+# ----------------------------------------------------------------------------------------------- parts
+
+
+def compare(bundle: Path, folder: Path, script: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Every server at 1, 16 and 64 connections; medians over the rounds."""
+    labelled = folder / "labelled.json"
+    teams = json.loads((bundle / "config.json").read_text())["teams"]
+    labelled.write_text(
+        json.dumps([[ticket["text"], teams[n % len(teams)]] for n, ticket in enumerate(tickets())])
+    )
+    floor, *rest = others(bundle, labelled)
+    servers = [floor, ours(bundle), *rest]
+    seen: dict[str, list[dict[str, float]]] = {server.name: [] for server in servers}
+    for _ in range(rounds):
+        for server in servers:
+            with running(server):
+                wrk(server.port, script, 4, 1)
+                one, sixteen = wrk(server.port, script, 1, 3), wrk(server.port, script, 16, 4)
+                row = {
+                    "p50@1": one.p50_ms,
+                    "p99@1": one.p99_ms,
+                    "rps@16": sixteen.per_second,
+                    "failed": one.failed + sixteen.failed,
+                    "memory": memory_mb(server.pid),
+                    "ready": server.ready_seconds,
+                }
+                if server.name.startswith("Larkfield"):
+                    many = wrk(server.port, script, 64, 4)
+                    row |= {"p50@64": many.p50_ms, "p99@64": many.p99_ms, "rps@64": many.per_second}
+                seen[server.name].append(row)
+    return {
+        name: {key: median(row[key] for row in rows) for key in rows[0]}
+        for name, rows in seen.items()
+        if rows
+    }
+
+
+def stages(bundle: Path, script: Path) -> dict[str, float]:
+    """Mean microseconds of each stage at one connection."""
+    with running(ours(bundle)) as server:
+        wrk(server.port, script, 1, 1)
+        before = scrape(server.port)
+        wrk(server.port, script, 1, 3)
+        after = scrape(server.port)
+    costs = {}
+    for name in after:
+        if match := re.match(r'larkfield_stage_seconds_sum\{stage="(\w+)"\}', name):
+            count = name.replace("_sum", "_count")
+            number = after[count] - before.get(count, 0.0)
+            if number:
+                costs[match[1]] = (after[name] - before.get(name, 0.0)) / number * 1e6
+    return costs
+
+
+def lengths_and_levels(bundle: Path, folder: Path) -> tuple[dict[int, float], dict[str, float]]:
+    """p50 in milliseconds at one connection, by tokens of the ticket and by explain level."""
+    by_length, by_level = {}, {}
+    with running(ours(bundle)) as server:
+        for tokens in LENGTHS:
+            script = write_script(folder / "length.lua", [{"text": text_of(tokens, n)} for n in range(20)])
+            by_length[tokens] = wrk(server.port, script, 1, 1).p50_ms
+        for level in LEVELS:
+            bodies = [{"text": text_of(55, n), "explain": level} for n in range(20)]
+            one = wrk(server.port, write_script(folder / "level.lua", bodies), 1, 1)
+            if not one.failed:
+                by_level[level] = one.p50_ms
+    return by_length, by_level
+
+
+def workers(bundle: Path, script: Path, rounds: int) -> dict[str, float]:
+    """Requests per second at 32 connections: one worker on one core, one on all, two on all."""
+    cores = os.cpu_count() or 1
+    load = str(cores - 1) if cores > 2 else None
+    cases: dict[str, tuple[dict[str, Any], str | None]] = {
+        "1 worker, pinned to one core": ({"workers": 1, "handoff": "never"}, "0"),
+        "1 worker, all cores": ({"workers": 1}, None),
+        "2 workers, all cores": ({"workers": 2}, None),
+    }
+    seen: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, (settings, cpus) in cases.items():
+            with running(ours(bundle, **settings), cpus) as server:
+                time.sleep(1.0)  # the second worker may still be loading
+                wrk(server.port, script, 32, 1, load)
+                seen[name].append(wrk(server.port, script, 32, 4, load).per_second)
+    return {name: median(values) for name, values in seen.items()}
+
+
+def handoff(bundle: Path, script: Path) -> dict[str, tuple[float, float]]:
+    """p50 at 1 connection and requests per second at 16, by where batches run."""
+    rows = {}
+    for how in ("never", "auto", "always"):
+        with running(ours(bundle, handoff=how)) as server:
+            wrk(server.port, script, 16, 1)
+            one, many = wrk(server.port, script, 1, 2), wrk(server.port, script, 16, 3)
+            rows[how] = (one.p50_ms, many.per_second)
+    return rows
+
+
+def long_memory(bundle: Path, script: Path, requests: int) -> tuple[float, float]:
+    """Resident MB after a tenth of so many requests, and after all of them."""
+    name = 'larkfield_requests_total{route="/route",status="200"}'
+    with running(ours(bundle)) as server:
+        early = 0.0
+        while (done := scrape(server.port).get(name, 0.0)) < requests:
+            if not early and done >= requests / 10:
+                early = memory_mb(server.pid)
+            wrk(server.port, script, 16, 4)
+        return early, memory_mb(server.pid)
+
+
+# ---------------------------------------------------------------------------------------------- report
+
+
+def report(table: dict[str, dict[str, float]]) -> None:
+    """The table of servers, with ratios to the floor."""
+    floor = next(iter(table.values()))
+    print("| server | p50 at 1 | × floor | requests/s at 16 | × floor | memory | failed |")
+    print("|---|---|---|---|---|---|---|")
+    for name, row in table.items():
+        one, sixteen = row["p50@1"] / floor["p50@1"], row["rps@16"] / floor["rps@16"]
+        print(
+            f"| {name} | {row['p50@1']:.2f} ms | {one:.2f} | {row['rps@16']:,.0f} | {sixteen:.2f} |", end=""
+        )
+        print(f" {row['memory']:.0f} MB | {row['failed']:.0f} |")
+
+
+def targets(
+    table: dict[str, dict[str, float]], scale: dict[str, float], memory: tuple[float, float] | None
+) -> None:
+    """Each target with what was reached; `memory` is None where the long run was left out."""
+    rows = list(table.values())
+    floor, mine, rest = rows[0], rows[1], rows[2:]
+    best_other = max(row["rps@16"] for row in rest)
+    two = scale["2 workers, all cores"]
+    checks = [
+        ("p50 at 1 connection, × floor", mine["p50@1"] / floor["p50@1"], "≤", 2.0),
+        ("requests/s at 16 connections, × floor", mine["rps@16"] / floor["rps@16"], "≥", 0.5),
+        ("requests/s at 16 connections, × the best other server", mine["rps@16"] / best_other, "≥", 2.0),
+        ("p99 at 64 connections, × its p50", mine["p99@64"] / mine["p50@64"], "≤", 3.0),
+        ("2 workers, × 1 worker on one core", two / scale["1 worker, pinned to one core"], "≥", 1.6),
+        ("2 workers, × 1 worker on all cores", two / scale["1 worker, all cores"], "≥", 1.6),
+        ("memory of a worker, MB", mine["memory"], "≤", 250.0),
+        ("seconds from start to first answer", mine["ready"], "≤", 2.0),
+    ]
+    if memory is not None:
+        checks.append(("memory growth over the long run, MB", memory[1] - memory[0], "≤", 10.0))
+    print("\n| target | reached | wanted | |\n|---|---|---|---|")
+    for name, value, sign, wanted in checks:
+        good = value <= wanted if sign == "≤" else value >= wanted
+        print(f"| {name} | {value:.2f} | {sign} {wanted:g} | {'met' if good else 'MISSED'} |")
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m service.tools.bench", description=__doc__.split("\n")[0])
+    parser.add_argument("--bundle", type=Path, default=SHIPPED_BUNDLE)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--long-requests", type=int, default=200_000, help="0 leaves the long run out")
+    arguments = parser.parse_args()
+    if shutil.which("wrk") is None:
+        print("wrk is needed: `make packages`, or apt-get install wrk", file=sys.stderr)
+        return 2
+    bundle = arguments.bundle.absolute()
+    print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, ", end="")
+    made_up = "" if DATA.exists() else " made-up"
+    print(f"{len(tickets())}{made_up} tickets, bundle {bundle.name}\n", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script = write_script(folder / "tickets.lua", list(tickets()))
+        table = compare(bundle, folder, script, arguments.rounds)
+        report(table)
+        print("\nMean cost of a stage at 1 connection, µs: ", end="")
+        print(", ".join(f"{stage} {cost:.0f}" for stage, cost in stages(bundle, script).items()), flush=True)
+        by_length, by_level = lengths_and_levels(bundle, folder)
+        print("p50 by tokens of the ticket, ms: ", end="")
+        print(", ".join(f"{tokens}: {ms:.2f}" for tokens, ms in by_length.items()))
+        print("p50 by explain level at 55 tokens, ms: ", end="")
+        print(", ".join(f"{level} {ms:.2f}" for level, ms in by_level.items()), flush=True)
+        print("Where batches run (p50 at 1, requests/s at 16): ", end="")
+        rows = handoff(bundle, script).items()
+        print(", ".join(f"{how}: {one:.2f} ms, {rate:,.0f}" for how, (one, rate) in rows), flush=True)
+        scale = workers(bundle, script, arguments.rounds)
+        print("Requests/s at 32 connections: ", end="")
+        print(", ".join(f"{name}: {rate:,.0f}" for name, rate in scale.items()), flush=True)
+        memory = None
+        if arguments.long_requests:
+            memory = long_memory(bundle, script, arguments.long_requests)
+            print(f"Memory over {arguments.long_requests:,} requests: {memory[0]:.0f} → {memory[1]:.0f} MB")
+        targets(table, scale, memory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

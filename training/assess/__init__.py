@@ -1,0 +1,1 @@
+"""How good a bundle is: calibration, thresholds, baselines, robustness, label errors."""

@@ -1,0 +1,159 @@
+"""How good a bundle is on labelled tickets, read exactly as serving reads them.
+
+Clean, tokenize, run the ONNX graph, decide: the same functions in the same order as in `service`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.bundle import Bundle, BundleConfig
+from models.decision import decide
+from models.tokenizer import Encoding
+from models.windows import read_windows
+from training.assess.calibration import calibration_error
+from training.data.batches import TokenIds, batches_by_length
+from training.data.dataset import Tickets
+
+BATCH = 64
+PIECE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What serving says about one ticket, without its probabilities."""
+
+    team: str
+    confidence: float
+    decision: str
+    reasons: tuple[str, ...]
+    tokens: int  # that were read
+    unknown: int
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a bundle says about each ticket, in the order of the tickets."""
+
+    logits: np.ndarray  # (tickets, teams) float32
+    tickets: list[Answer]
+
+    @property
+    def teams(self) -> list[str]:
+        return [one.team for one in self.tickets]
+
+    @property
+    def confidence(self) -> np.ndarray:
+        return np.array([one.confidence for one in self.tickets])
+
+    @property
+    def routed(self) -> np.ndarray:
+        return np.array([one.decision == "route" for one in self.tickets])
+
+
+@dataclass(frozen=True)
+class Score:
+    """Figures of one group of tickets; shares between 0 and 1."""
+
+    tickets: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures of a bundle on one file of tickets."""
+
+    tickets: int
+    correct: int
+    accuracy: float
+    macro_f1: float
+    calibration_error: float
+    coverage: float  # share that is routed without a person
+    routed_precision: float | None  # share of routed tickets that are right; None when none is routed
+    per_team: dict[str, Score]
+    per_style: dict[str, dict[str, float]]
+    unknown_teams: dict[str, dict[str, int]]  # tickets of teams it does not know, and those sent to review
+
+
+def answer(bundle: Bundle, texts: Sequence[str]) -> Answers:
+    """Route cleaned texts through tokenizer, graph and decision, PIECE of them at a time."""
+    logits: list[np.ndarray] = []
+    tickets: list[Answer] = []
+    for start in range(0, len(texts), PIECE):
+        encodings = bundle.tokenizer.encode_batch(texts[start : start + PIECE])
+        logits.append(run_graph(bundle, TokenIds.from_rows(encoding.ids for encoding in encodings)))
+        tickets += [_answer(row, one, bundle.config) for row, one in zip(logits[-1], encodings, strict=True)]
+    return Answers(np.concatenate(logits), tickets)
+
+
+def _answer(logits: np.ndarray, encoding: Encoding, config: BundleConfig) -> Answer:
+    made = decide(logits, encoding, config)
+    read = encoding.count, encoding.unknown, encoding.truncated
+    return Answer(made.team, made.confidence, made.decision, tuple(made.reasons), *read)
+
+
+def run_graph(bundle: Bundle, tokens: TokenIds) -> np.ndarray:
+    """Logits (tickets, teams), computed in batches of about equally long tickets."""
+    logits = np.zeros((len(tokens), len(bundle.config.teams)), dtype=np.float32)
+
+    def run(input_ids: np.ndarray) -> np.ndarray:
+        scored: np.ndarray = bundle.session.run(["logits"], {"input_ids": input_ids})[0]
+        return scored
+
+    for rows in batches_by_length(tokens.lengths, BATCH):
+        logits[rows], _ = read_windows(run, tokens.padded(rows).numpy(), bundle.config.window)
+    return logits
+
+
+def evaluate(bundle: Bundle, tickets: Tickets) -> Evaluation:
+    """Answer every ticket and compare with the team it is labelled with."""
+    return assess(answer(bundle, tickets.texts), tickets, bundle.config.teams)
+
+
+def assess(answers: Answers, tickets: Tickets, teams: Sequence[str]) -> Evaluation:
+    """The figures of given answers."""
+    predicted, actual = np.array(answers.teams), np.array(tickets.teams)
+    correct, routed = predicted == actual, answers.routed
+    per_team = {team: _score(predicted == team, actual == team) for team in teams}
+    present = [score for score in per_team.values() if score.tickets]
+    unknown = sorted(set(tickets.teams) - set(teams))
+    return Evaluation(
+        tickets=len(tickets),
+        correct=int(correct.sum()),
+        accuracy=float(correct.mean()),
+        macro_f1=float(np.mean([score.f1 for score in present] or [0.0])),
+        calibration_error=calibration_error(answers.confidence, correct),
+        coverage=float(routed.mean()),
+        routed_precision=float(correct[routed].mean()) if routed.any() else None,
+        per_team=per_team,
+        per_style=_per_style(tickets.styles, correct),
+        unknown_teams={
+            team: {
+                "tickets": int((actual == team).sum()),
+                "review": int(((actual == team) & ~routed).sum()),
+            }
+            for team in unknown
+        },
+    )
+
+
+def _score(predicted: np.ndarray, actual: np.ndarray) -> Score:
+    right = int((predicted & actual).sum())
+    said, are = int(predicted.sum()), int(actual.sum())
+    precision, recall = right / said if said else 0.0, right / are if are else 0.0
+    return Score(are, precision, recall, 2 * right / (said + are) if said + are else 0.0)
+
+
+def _per_style(styles: list[str], correct: np.ndarray) -> dict[str, dict[str, float]]:
+    written = np.array(styles)
+    return {
+        style: {
+            "tickets": int((written == style).sum()),
+            "accuracy": float(correct[written == style].mean()),
+        }
+        for style in sorted(set(styles))
+    }

@@ -1,0 +1,124 @@
+"""Which training tickets are probably labelled with the wrong team, most suspicious first.
+
+Word counts with a linear support vector machine, trained five times, give every ticket scores from a model
+that never saw it, and one temperature makes them probabilities; confident learning (Northcutt et al., 2021,
+the cleanlab library) finds the labels that these contradict. A person looks through the CSV, fills in
+`corrected_team` where the label was wrong, and trains again with `--corrections`.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cleanlab.filter import find_label_issues
+from cleanlab.rank import get_label_quality_scores
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import LinearSVC
+
+from models.decision import calibrated
+from training.assess.calibration import fit_temperature
+from training.data.dataset import Tickets
+from training.data.files import Faults, read_rows
+
+FOLDS = 5
+# More tickets than this are checked piece by piece: each piece is checked by a model of its own.
+MOST_TICKETS = 20_000
+COLUMNS = ("ticket_id", "row", "team", "suggested_team", "label_quality", "corrected_team", "text")
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One training ticket whose label is probably wrong; `index` is its place among the tickets."""
+
+    index: int
+    ticket_id: str
+    row: int
+    team: str
+    suggested_team: str
+    quality: float  # 0 = surely wrong, 1 = surely right
+
+
+def find_suspects(tickets: Tickets, seed: int = 0) -> list[Suspect]:
+    """Suspected label errors, most suspicious first. Teams with fewer than FOLDS tickets are not checked."""
+    order = np.random.default_rng(seed).permutation(len(tickets))
+    pieces = np.array_split(order, -(-len(tickets) // MOST_TICKETS))
+    suspects = [suspect for piece in pieces for suspect in _in_piece(tickets, np.sort(piece), seed)]
+    return sorted(suspects, key=lambda suspect: suspect.quality)
+
+
+def _in_piece(tickets: Tickets, rows: np.ndarray, seed: int) -> list[Suspect]:
+    names, counts = np.unique([tickets.teams[row] for row in rows], return_counts=True)
+    checked = names[counts >= FOLDS]
+    rows = np.array([row for row in rows if tickets.teams[row] in set(checked)])
+    if len(checked) < 2:
+        return []
+    labels = np.searchsorted(checked, [tickets.teams[row] for row in rows])
+    probabilities = out_of_fold([tickets.texts[row] for row in rows], labels, seed)
+    found = find_label_issues(
+        labels,
+        probabilities,
+        filter_by="prune_by_noise_rate",
+        return_indices_ranked_by="self_confidence",
+        n_jobs=1,
+    )
+    quality = get_label_quality_scores(labels, probabilities, method="self_confidence")
+    return [
+        Suspect(
+            index=int(rows[at]),
+            ticket_id=tickets.ids[rows[at]],
+            row=tickets.rows[rows[at]],
+            team=tickets.teams[rows[at]],
+            suggested_team=str(checked[probabilities[at].argmax()]),
+            quality=float(quality[at]),
+        )
+        for at in found
+        if probabilities[at].argmax() != labels[at]
+    ]
+
+
+def out_of_fold(texts: list[str], labels: np.ndarray, seed: int) -> np.ndarray:
+    """(tickets, teams) probabilities of each ticket by a model trained on the other folds."""
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LinearSVC())
+    scores = cross_val_predict(model, texts, labels, cv=folds, method="decision_function")
+    if scores.ndim == 1:  # two teams
+        scores = np.stack([-scores, scores], axis=1)
+    return calibrated(scores, fit_temperature(scores, labels))
+
+
+def to_csv(
+    suspects: list[Suspect], tickets: Tickets, texts: bool = True, done: Sequence[dict[str, str]] = ()
+) -> str:
+    """A table to correct: write the right team into `corrected_team`, leave it empty where it was right.
+
+    `done` are the lines of an earlier table that a person has corrected; they stand first.
+    """
+    table = io.StringIO()
+    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**line, "text": line["text"] if texts else ""} for line in done)
+    corrected = {line["ticket_id"] for line in done}
+    for one in suspects:
+        if one.ticket_id not in corrected:
+            text = tickets.texts[one.index] if texts else ""
+            values = one.ticket_id, one.row, one.team, one.suggested_team, f"{one.quality:.4f}", "", text
+            writer.writerow(dict(zip(COLUMNS, values, strict=True)))
+    return table.getvalue()
+
+
+def corrections_in(path: Path) -> list[dict[str, str]]:
+    """The lines of such a table in which `corrected_team` is filled in.
+
+    DataError for a file that is no such table, so that nobody's work is written over.
+    """
+    faults = Faults()
+    required = ["ticket_id", "corrected_team"]
+    optional = [name for name in COLUMNS if name not in required]
+    lines = [values for _, values in read_rows(path, required, optional, faults)]
+    faults.stop_if_fatal()
+    return [dict.fromkeys(COLUMNS, "") | line for line in lines if line["corrected_team"].strip()]

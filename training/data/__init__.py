@@ -1,0 +1,1 @@
+"""Ticket files, their faults, columns, and batches of token ids."""

@@ -1,0 +1,49 @@
+"""The command-line flags that say what the columns of a ticket file are."""
+
+import argparse
+import sys
+from collections.abc import Collection
+
+from training.data.dataset import Columns, DataError, Faults, Tickets, read_tickets, team_names
+
+
+def add_column_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what the columns of a ticket file are."""
+    group = parser.add_argument_group("columns")
+    group.add_argument(
+        "--text-column",
+        action="append",
+        metavar="NAME",
+        help="what the customer wrote (default: text); give it twice for subject and body, in that order",
+    )
+    group.add_argument(
+        "--team-column", default="team", metavar="NAME", help="the team that solved it (default: team)"
+    )
+    group.add_argument(
+        "--id-column", metavar="NAME", help="the ticket's id (default: ticket_id or id, where there is one)"
+    )
+    group.add_argument("--encoding", metavar="NAME", help="of CSV and JSONL files (default: UTF-8)")
+
+
+def columns_of(arguments: argparse.Namespace) -> Columns:
+    return Columns(
+        tuple(arguments.text_column or ["text"]), arguments.team_column, arguments.id_column or None
+    )
+
+
+def tickets_of(options: argparse.Namespace, teams: Collection[str]) -> Tickets:
+    """The usable tickets of `--data`; faults go to stderr.
+
+    DataError for faults that stop, and where no ticket has one of the `teams`: another column is meant.
+    """
+    faults = Faults()
+    tickets = read_tickets(options.data, columns_of(options), faults, options.encoding)
+    faults.stop_if_fatal()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    if not set(tickets.teams) & set(teams):
+        raise DataError(
+            f"{tickets.file}: no ticket has a team that the bundle knows (is --team-column the right one?); "
+            f"it has: {team_names(tickets.teams)}; the bundle: {team_names(teams)}"
+        )
+    return tickets

@@ -1,0 +1,373 @@
+"""Labelled tickets, checked and split before anything is trained.
+
+Everything that is wrong is found first and told at once: faults that would make the training or its
+figures wrong stop it; rows that cannot be used are dropped, counted and named; the rest is kept and told.
+A share of dropped rows above `max_dropped` also stops: the file is then not what you think it is.
+"""
+
+import difflib
+import hashlib
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from models.text import join
+from training.data.files import SUFFIXES, DataError, Fault, Faults, printable, read_rows
+
+__all__ = ["Columns", "DataError", "Dataset", "Fault", "Faults", "Tickets", "fingerprint", "load_dataset"]
+
+VALID_NAMES = ("valid", "validation", "val", "dev")
+ID_COLUMNS = ("ticket_id", "id")
+STYLE_COLUMN = "style"
+MOST_STYLES = 50  # a column with more different values is no style, whatever its name
+# Longer texts are cut here: no router needs more, and one pasted log must not fill the memory.
+MAX_TEXT_CHARACTERS = 100_000
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what; several text columns (subject, body) are joined in the order given."""
+
+    text: tuple[str, ...] = ("text",)
+    team: str = "team"
+    id: str | None = None  # found among ID_COLUMNS when not named
+
+    def __post_init__(self) -> None:
+        named = [*self.text, self.team, *([self.id] if self.id else [])]
+        twice = [name for name in named if named.count(name) > 1]
+        if not all(name.strip() for name in named):
+            raise DataError("a column's name is empty (--text-column, --team-column)")
+        if twice:
+            raise DataError(
+                f"the column {twice[0]!r} is named twice: text, team and id are different columns"
+            )
+
+
+@dataclass
+class Tickets:
+    """Tickets of one file, one list for each column; `texts` are cleaned as in serving."""
+
+    file: str = ""
+    ids: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    teams: list[str] = field(default_factory=list)
+    styles: list[str] = field(default_factory=list)  # empty when the file has no such column
+    rows: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def select(self, indices: Iterable[int]) -> "Tickets":
+        chosen = list(indices)
+
+        def pick(values: list) -> list:
+            return [values[index] for index in chosen] if values else []
+
+        return Tickets(
+            self.file, pick(self.ids), pick(self.texts), pick(self.teams), pick(self.styles), pick(self.rows)
+        )
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A checked data set: `teams` in the order of the network's outputs."""
+
+    train: Tickets
+    valid: Tickets
+    teams: tuple[str, ...]
+    faults: Faults
+
+
+def load_dataset(
+    data: Path,
+    valid: Path | None = None,
+    *,
+    columns: Columns | None = None,
+    min_tickets: int = 5,
+    valid_share: float = 0.1,
+    max_dropped: float = 0.05,
+    seed: int = 0,
+    encoding: str | None = None,
+    corrections: Path | None = None,
+) -> Dataset:
+    """Read, check and split labelled tickets.
+
+    `data` is a file, or a folder with train and valid files (or with one file). Without a validation file
+    `valid_share` of the tickets is set apart, the same share of each team, equal texts on one side.
+    Teams with fewer than `min_tickets` training tickets are dropped. `corrections` (columns ticket_id and
+    corrected_team) replace the teams of training tickets. Raises DataError, all faults listed.
+    """
+    columns = columns or Columns()
+    faults = Faults()
+    train_path, valid_path = find_files(Path(data), Path(valid) if valid else None)
+    train = read_tickets(train_path, columns, faults, encoding)
+    known = read_tickets(valid_path, columns, faults, encoding) if valid_path else None
+    for path, tickets in ((train_path, train), (valid_path, known)):
+        if path and tickets:
+            _check_dropped(path.name, len(tickets), max_dropped, faults)
+    if corrections:
+        train = _correct(train, Path(corrections), faults)
+    train, rare = _drop_rare_teams(train, min_tickets, faults)
+    _check_teams(train, rare, min_tickets, faults)
+    if known is not None:
+        known = _check_valid_teams(train, known, rare, faults)
+        train = _drop_leaks(train, known, faults)
+        _warn_shared_ids(train, known, faults)
+    _warn_conflicts(train, faults)
+    faults.stop_if_fatal()
+    teams = tuple(sorted(set(train.teams)))
+    if known is None:
+        train, known = split(train, valid_share, seed)
+    if not len(known):
+        detail = "no ticket is left to validate on: every team needs two different texts, or give --valid"
+        faults.add("empty_validation", train.file, "stops", detail)
+        faults.stop_if_fatal()
+    return Dataset(train, known, teams, faults)
+
+
+def find_files(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
+    """The training file and the validation file, if there is one."""
+    for path in (data, valid):
+        if path and not path.exists():
+            raise DataError(f"{path}: no such file or folder")
+    if valid and valid.is_dir():
+        raise DataError(f"{valid}: is a folder; --valid takes a file ({', '.join(SUFFIXES)})")
+    if data.is_file():
+        if valid and valid.samefile(data):
+            raise DataError(f"{valid}: is what is trained on; leave --valid out and a share is set apart")
+        return data, valid
+    if not data.is_dir():
+        raise DataError(f"{data}: is neither a file nor a folder")
+    files = sorted(path for path in data.iterdir() if path.suffix.lower() in SUFFIXES)
+    train = [path for path in files if path.stem.lower() == "train"] or (files if len(files) == 1 else [])
+    if len(train) != 1:
+        found = ", ".join(path.name for path in files[:10]) or "none of these"
+        raise DataError(
+            f"{data}: expected one file of tickets, or several of which one is called train "
+            f"({', '.join(SUFFIXES)}); found: {found}{', …' if len(files) > 10 else ''}"
+        )
+    beside = [path for path in files if path.stem.lower() in VALID_NAMES]
+    return train[0], valid or (beside[0] if beside else None)
+
+
+def read_tickets(path: Path, columns: Columns, faults: Faults, encoding: str | None = None) -> Tickets:
+    """All usable rows of one file; the others are counted in `faults`."""
+    required = list(dict.fromkeys([*columns.text, columns.team, *([columns.id] if columns.id else [])]))
+    optional = [name for name in (*ID_COLUMNS, STYLE_COLUMN) if name not in required]
+    tickets = Tickets(path.name)
+    seen: dict[str, bytes] = {}
+    for row, values in read_rows(path, required, optional, faults, encoding):
+        ticket_id = _ticket_id(values, columns)
+        texts = [values[name] for name in columns.text]
+        team = " ".join(values[columns.team].split())
+        if max(map(len, texts)) > MAX_TEXT_CHARACTERS:
+            detail = f"text cut after {MAX_TEXT_CHARACTERS:,} characters (a quote that never closes?)"
+            faults.add("huge_text", path.name, "keeps", detail, row)
+            texts = [text[:MAX_TEXT_CHARACTERS] for text in texts]
+        text = clean_columns(texts)
+        if not text.strip():
+            faults.add("empty_text", path.name, "drops", "no text", row)
+        elif not team:
+            faults.add("empty_team", path.name, "drops", "no team", row)
+        elif ticket_id and _repeats(ticket_id, text, seen, row, path.name, faults):
+            continue
+        else:
+            tickets.ids.append(ticket_id or f"row {row}")
+            tickets.texts.append(text)
+            tickets.teams.append(team)
+            tickets.rows.append(row)
+            if STYLE_COLUMN in values and STYLE_COLUMN not in required:
+                tickets.styles.append(values[STYLE_COLUMN])
+    styles = len(set(tickets.styles))
+    if styles > MOST_STYLES:
+        detail = f"the column {STYLE_COLUMN!r} has {styles:,} different values: no figures for each"
+        faults.add("too_many_styles", path.name, "keeps", detail)
+        tickets.styles = []
+    if not len(tickets) and not any(fault.effect == "stops" and fault.file == path.name for fault in faults):
+        faults.add("no_tickets", path.name, "stops", "no usable ticket in this file")
+    return tickets
+
+
+def clean_columns(texts: Sequence[str]) -> str:
+    """One text, cleaned and joined as serving does it: the first of several columns is the subject."""
+    *subject, text = [texts[0], "\n".join(text for text in texts[1:] if text)] if len(texts) > 1 else texts
+    return join(subject[0] if subject else None, text).text
+
+
+def _ticket_id(values: dict[str, str], columns: Columns) -> str:
+    names = [columns.id] if columns.id else ID_COLUMNS
+    return next((values[name].strip() for name in names if values.get(name, "").strip()), "")
+
+
+def _repeats(ticket_id: str, text: str, seen: dict[str, bytes], row: int, file: str, faults: Faults) -> bool:
+    """True for a second row with the same id and text; an id on different texts is only told."""
+    key = text_key(text)
+    if ticket_id not in seen:
+        seen[ticket_id] = key
+        return False
+    if seen[ticket_id] == key:
+        faults.add("duplicate_id", file, "drops", "the id and text of an earlier row", row)
+        return True
+    faults.add("reused_id", file, "keeps", "the id of an earlier row, but another text", row)
+    return False
+
+
+def text_key(text: str) -> bytes:
+    """Equal for texts that differ only in case and white space."""
+    return hashlib.blake2b(" ".join(text.casefold().split()).encode(), digest_size=12).digest()
+
+
+def _check_dropped(file: str, kept: int, max_dropped: float, faults: Faults) -> None:
+    dropped = faults.dropped(file)
+    if dropped > max_dropped * (kept + dropped):
+        share = dropped / (kept + dropped)
+        detail = f"{share:.0%} of its rows would be dropped (--max-dropped allows {max_dropped:.0%})"
+        faults.add("too_many_dropped", file, "stops", detail)
+
+
+def _correct(train: Tickets, path: Path, faults: Faults) -> Tickets:
+    """Replace the teams that a person corrected in the CSV of suspected label errors."""
+    corrected: dict[str, str] = {}
+    unheard: dict[int, str] = {}
+    known, teams_before = set(train.ids), set(train.teams)
+    for row, values in read_rows(path, ["ticket_id", "corrected_team"], [], faults):
+        team = " ".join(values["corrected_team"].split())
+        if team and values["ticket_id"] in known:
+            corrected[values["ticket_id"]] = team
+        elif team:
+            detail = "a correction for a ticket that training does not have"
+            faults.add("unknown_correction", path.name, "keeps", detail, row)
+        if team and team not in teams_before:
+            unheard[row] = team
+    for row in unheard:
+        names = set(unheard.values())
+        detail = (
+            f"a corrected team that no ticket has yet: {team_names(names)}{_suggestion(names, teams_before)}"
+        )
+        faults.add("new_team", path.name, "keeps", detail, row)
+    teams = [corrected.get(ticket_id, team) for ticket_id, team in zip(train.ids, train.teams, strict=True)]
+    for row, old, new in zip(train.rows, train.teams, teams, strict=True):
+        if old != new:
+            faults.add("corrected_team", train.file, "keeps", f"team corrected by {path.name}", row)
+    return replace(train, teams=teams)
+
+
+def _drop_rare_teams(train: Tickets, min_tickets: int, faults: Faults) -> tuple[Tickets, set[str]]:
+    counts = Counter(train.teams)
+    rare = {team for team, count in counts.items() if count < min_tickets}
+    detail = f"a team with fewer than {min_tickets} tickets: {team_names(rare)}"
+    for row, team in zip(train.rows, train.teams, strict=True):
+        if team in rare:
+            faults.add("rare_team", train.file, "drops", detail, row)
+    _warn_look_alikes(counts, train.file, faults)
+    return train.select(i for i, team in enumerate(train.teams) if team not in rare), rare
+
+
+def _check_teams(train: Tickets, rare: set[str], min_tickets: int, faults: Faults) -> None:
+    """A router chooses between teams: stop where there are not two, and say why there are not."""
+    teams = set(train.teams)
+    if len(teams) > 1 or faults.fatal:
+        return
+    if rare:
+        left = f"only {team_names(teams)} has" if teams else "no team has"
+        detail = f"{left} {min_tickets} tickets or more (--min-tickets), and at least 2 teams are needed"
+    else:
+        detail = (
+            f"all tickets have one team, {team_names(teams)}: at least 2 are needed to choose between "
+            "(is --team-column the right one?)"
+        )
+    faults.add("too_few_teams", train.file, "stops", detail)
+
+
+def _warn_look_alikes(counts: Counter, file: str, faults: Faults) -> None:
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for team in counts:
+        spellings[team.casefold()].append(team)
+    alike = [team for group in spellings.values() if len(group) > 1 for team in group]
+    if alike:
+        faults.add("look_alike_teams", file, "keeps", f"teams that differ only in case: {team_names(alike)}")
+
+
+def _check_valid_teams(train: Tickets, valid: Tickets, rare: set[str], faults: Faults) -> Tickets:
+    """Stop on teams that training never saw; drop the tickets of those it dropped for being rare."""
+    known = set(train.teams)
+    unknown = set(valid.teams) - known - rare
+    detail = f"a team that training does not know: {team_names(unknown)}{_suggestion(unknown, known)}"
+    for row, team in zip(valid.rows, valid.teams, strict=True):
+        if team in rare:
+            faults.add("rare_team", valid.file, "drops", "a team dropped from training", row)
+        elif team in unknown and known:
+            faults.add("unknown_team", valid.file, "stops", detail, row)
+    return valid.select(i for i, team in enumerate(valid.teams) if team in known)
+
+
+def _suggestion(unknown: Iterable[str], known: Iterable[str]) -> str:
+    for team in sorted(unknown):
+        near = difflib.get_close_matches(team, sorted(known), n=1)
+        if near:
+            return f"; did you mean {near[0]!r}?"
+    return ""
+
+
+def _drop_leaks(train: Tickets, valid: Tickets, faults: Faults) -> Tickets:
+    """Drop from training what validation also holds: it would make the validation figures too good."""
+    held_out = {text_key(text) for text in valid.texts}
+    leaks = {i for i, text in enumerate(train.texts) if text_key(text) in held_out}
+    for index in sorted(leaks):
+        detail = f"a text that {valid.file} also holds"
+        faults.add("leaked_text", train.file, "drops", detail, train.rows[index])
+    if leaks and set(train.teams) != {team for i, team in enumerate(train.teams) if i not in leaks}:
+        detail = f"without the texts that {valid.file} also holds a team has no ticket left to train on"
+        faults.add("nothing_left", train.file, "stops", detail)
+    return train.select(i for i in range(len(train)) if i not in leaks) if leaks else train
+
+
+def _warn_shared_ids(train: Tickets, valid: Tickets, faults: Faults) -> None:
+    named = {ticket_id for ticket_id in valid.ids if not ticket_id.startswith("row ")}
+    for row, ticket_id in zip(train.rows, train.ids, strict=True):
+        if ticket_id in named:
+            faults.add("shared_id", train.file, "keeps", f"an id that {valid.file} also holds", row)
+
+
+def _warn_conflicts(train: Tickets, faults: Faults) -> None:
+    first: dict[bytes, str] = {}
+    for row, text, team in zip(train.rows, train.texts, train.teams, strict=True):
+        if first.setdefault(text_key(text), team) != team:
+            detail = "the text of an earlier row, but another team"
+            faults.add("conflicting_teams", train.file, "keeps", detail, row)
+
+
+def team_names(teams: Iterable[str]) -> str:
+    """The first ten of the teams, for a message."""
+    shown = sorted(set(teams))
+    return ", ".join(f"'{printable(team, 60)}'" for team in shown[:10]) + (", …" if len(shown) > 10 else "")
+
+
+def split(tickets: Tickets, valid_share: float, seed: int) -> tuple[Tickets, Tickets]:
+    """Set `valid_share` of each team's tickets apart (at least one, never all), equal texts on one side."""
+    groups: dict[str, dict[bytes, list[int]]] = defaultdict(dict)
+    team_of: dict[bytes, str] = {}
+    for index, (text, team) in enumerate(zip(tickets.texts, tickets.teams, strict=True)):
+        key = text_key(text)
+        groups[team_of.setdefault(key, team)].setdefault(key, []).append(index)
+    generator = random.Random(seed)
+    held_out: set[int] = set()
+    for team in sorted(groups):
+        keys = sorted(groups[team])
+        generator.shuffle(keys)
+        wanted = min(max(1, round(valid_share * len(keys))), len(keys) - 1)
+        held_out.update(index for key in keys[:wanted] for index in groups[team][key])
+    train = tickets.select(i for i in range(len(tickets)) if i not in held_out)
+    return train, replace(
+        tickets.select(sorted(held_out)), file=f"{tickets.file} ({valid_share:.0%} set apart)"
+    )
+
+
+def fingerprint(tickets: Tickets) -> str:
+    """sha256 over ids, texts and teams in order: two runs with the same one trained on the same tickets."""
+    digest = hashlib.sha256()
+    for values in zip(tickets.ids, tickets.texts, tickets.teams, strict=True):
+        digest.update("\x1f".join(values).encode("utf-8", "surrogatepass") + b"\x1e")
+    return digest.hexdigest()

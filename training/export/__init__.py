@@ -1,0 +1,1 @@
+"""The trained network as an ONNX graph and as a bundle."""

@@ -1,0 +1,121 @@
+"""How much each token adds to the difference between two teams, as a part of the exported graph.
+
+Hold the attention weights, the scale of every layer norm and the open ReLUs as this ticket set them, and
+the network is linear in its token embeddings. Its logits then split exactly into one share per token and a
+rest that no token brings (biases, positions, the average embedding); a token brings the pair it makes with
+its left neighbour, where the network has pairs:
+
+    contrast · logits = sum of effects + rest
+
+The shares are found by one walk back through that linear network, which costs about as much as the way
+there (Ali et al. 2022, "XAI for Transformers: Better Explanations through Conservative Propagation"). How
+faithful they are, next to leave-one-out and others, is measured by `python -m service.tools.faithfulness`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from onnx import GraphProto, TensorProto, helper, numpy_helper
+
+from training.export.graph_builder import GraphBuilder
+
+# The average embedding is the reference: padding and the unknown token have no part in it.
+FIRST_WORD_ID = 2
+END = np.iinfo(np.int64).max  # of a Slice: to the end
+
+
+class Passed(NamedTuple):
+    """Values inside one block, by their names in the graph: what the ReLU let through
+    (batch * n, feed_forward), and the attention weights (batch, heads, n, n)."""
+
+    opened: str
+    attention: str
+
+
+def effects_on_request(graph: GraphBuilder, blocks: list[Passed], teams: int) -> None:
+    """Add `effects` (batch, n) in an If that runs when `contrast` (1 or batch, teams) is given.
+
+    Left out, `contrast` is empty: the branch does not run and `effects` has size 0. Padding has effect 0.
+    """
+    graph.constant("contrast", np.zeros((0, teams)))
+    average = graph.initializers["token"][FIRST_WORD_ID:].mean(axis=0, dtype=np.float32)
+    wide = graph.initializers["columns"][1] if "columns" in graph.initializers else 0
+    graph.constant("mean_token", average[: len(average) - wide])
+    if wide:
+        graph.constant("wide_mean_token", average[-wide:])
+    asked = graph.op("Cast", graph.op("Size", "contrast"), to=TensorProto.BOOL)
+    yes, no = type(graph)("effects_"), type(graph)()
+    _walk_back(yes, blocks, int(wide))
+    nothing = numpy_helper.from_array(np.zeros((0, 0), np.float32))
+    no.op("Constant", value=nothing, name="no_effects")
+
+    def branch(builder: GraphBuilder, output: str) -> GraphProto:
+        info = helper.make_tensor_value_info(output, TensorProto.FLOAT, [None] * 2)
+        return helper.make_graph(builder.nodes, output, [], [info])
+
+    graph.op(
+        "If",
+        asked,
+        name="effects",
+        then_branch=branch(yes, "asked_effects"),
+        else_branch=branch(no, "no_effects"),
+    )
+
+
+def _walk_back(back: GraphBuilder, blocks: list[Passed], wide: int) -> None:
+    # gradient of contrast · logits by the normed mean (batch, 1, d), then by each token (batch * n, d)
+    last_axis, middle_axis = _axis(back, -1), _axis(back, 1)
+    by_pooled = back.op("Gemm", "contrast", "head.weight", transB=1)
+    deep = (
+        back.op("Slice", by_pooled, _axis(back, 0), _axis(back, -wide), _axis(back, 1)) if wide else by_pooled
+    )
+    by_mean = back.op("Unsqueeze", deep, middle_axis)
+    by_token = back.op("Mul", back.op("Transpose", "token_shares", perm=[0, 2, 1]), by_mean)
+    g = _norm_back(back, "norm", back.op("Reshape", by_token, "flat"), last_axis)
+    for number, passed in reversed(list(enumerate(blocks))):
+        prefix = f"blocks.{number}"
+        inner = back.op("Gemm", g, f"{prefix}.down.weight", transB=1)
+        was_open = back.op("Cast", passed.opened, to=TensorProto.BOOL)
+        inner = back.op("Where", was_open, inner, "visible")  # ReLU; "visible" is a 0
+        inner = back.op("Gemm", inner, f"{prefix}.up.weight", transB=1)
+        g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_2", inner, last_axis))
+        read = _attention_back(back, f"{prefix}.attention", passed.attention, g)
+        g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_1", read, last_axis))
+    g = back.op("Reshape", g, "batch_tokens_d")
+    shares = back.op(
+        "ReduceSum", back.op("Mul", g, back.op("Sub", "token_rows", "mean_token")), last_axis, keepdims=0
+    )
+    if wide:
+        by_wide = back.op("Slice", by_pooled, _axis(back, -wide), _axis(back, END), _axis(back, 1))
+        shares = back.op("Add", shares, _wide_back(back, by_wide, last_axis, middle_axis))
+    back.op("Mul", shares, "counted", name="asked_effects")
+
+
+def _wide_back(back: GraphBuilder, by_wide: str, last_axis: str, middle_axis: str) -> str:
+    """Shares (batch, n) of what goes past the blocks: gate and norm held, a weighted mean of rows."""
+    by_mean = back.op("Unsqueeze", _norm_back(back, "wide.norm", by_wide, last_axis), middle_axis)
+    by_token = back.op("Mul", back.op("Transpose", "wide_shares", perm=[0, 2, 1]), by_mean)
+    brought = back.op("Sub", "wide_rows", "wide_mean_token")
+    return back.op("ReduceSum", back.op("Mul", by_token, brought), last_axis, keepdims=0)
+
+
+def _norm_back(back: GraphBuilder, name: str, g: str, last_axis: str) -> str:
+    """Through a layer norm whose standard deviation is held: (g · scale - its mean) / deviation."""
+    scaled = back.op("Mul", g, f"{name}.scale")
+    centred = back.op("Sub", scaled, back.op("ReduceMean", scaled, last_axis))
+    return back.op("Mul", centred, f"{name}.per_deviation")
+
+
+def _attention_back(back: GraphBuilder, prefix: str, attention: str, g: str) -> str:
+    """Through W_O, the weights and W_V; the weights are held, so queries and keys have no part."""
+    g = back.op("Reshape", back.op("Gemm", g, f"{prefix}.W_O.weight", transB=1), "split_heads")
+    g = back.op("Transpose", g, perm=[0, 2, 1, 3])  # (batch, heads, n, d_k)
+    read_by = back.op("Transpose", attention, perm=[0, 1, 3, 2])
+    g = back.op("Transpose", back.op("MatMul", read_by, g), perm=[0, 2, 1, 3])
+    return back.op("Gemm", back.op("Reshape", g, "flat"), f"{prefix}.W_V.weight", transB=1)
+
+
+def _axis(back: GraphBuilder, axis: int) -> str:
+    return back.op("Constant", value=numpy_helper.from_array(np.array([axis], np.int64)))

@@ -1,0 +1,1 @@
+"""The training loop, its checkpoints and processes, and what is put together for it."""

@@ -1,0 +1,311 @@
+"""The training loop: batches of equal length, Adam, a checkpoint after each epoch.
+
+A recipe may ask for more than the course: a rate that rises and falls, weight decay, tokens left out at
+random, soft labels and vectors to match (`training.teachers.soft_labels`), and an average over the steps'
+weights, which is then what is validated and exported.
+
+Every random choice of an epoch follows from the seed and the epoch's number, so a run that was killed
+continues from its last checkpoint and ends with the very weights of an undisturbed run.
+"""
+
+import copy
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from models.network import Network
+from models.tokenizer import UNKNOWN_ID
+from training.data.batches import TokenIds, batches_by_length
+from training.fit import processes as parallel
+from training.recipe import Recipe
+
+EVALUATION_BATCH = 128
+WARM_UP = 0.1  # share of the steps in which a cosine schedule rises
+LAST_RATE = 0.02  # of the learning rate, at its end
+AVERAGE_EVERY = 4  # steps
+LARGEST_GRADIENT = 1.0  # norm; only with a cosine schedule
+SHORTEST_THINNED = 4  # tickets of fewer tokens are left whole
+MADE_UNKNOWN = 0.5  # share of the left-out tokens in whose place the unknown token stands
+
+
+class CheckpointError(ValueError):
+    """A file that should be a checkpoint and is not."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Tokens and targets of one split; `targets` (tickets,) int64 are positions in the list of teams.
+
+    For training by soft labels also `soft` (tickets, teams), the share `trust` (tickets,) that the label has
+    beside them, and `vectors` (tickets, size) to match, zero where there is none.
+    """
+
+    tokens: TokenIds
+    targets: torch.Tensor
+    soft: torch.Tensor | None = None
+    trust: torch.Tensor | None = None
+    vectors: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one pass over the training tickets came to."""
+
+    number: int
+    loss: float
+    accuracy: float
+    valid_loss: float
+    valid_accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """Told after each batch, for the progress bar."""
+
+    epoch: int
+    done: int  # training tickets seen, over all epochs
+    total: int
+    loss: float  # running, of this epoch
+    accuracy: float
+
+
+class Learner:
+    """A network while it learns: its optimizer, its rate, its average, and what predicts vectors to match."""
+
+    def __init__(self, network: Network, recipe: Recipe, vector_size: int, steps: int) -> None:
+        self.network, self.recipe, self.steps = network, recipe, steps
+        self.step_number = 0
+        self.match = nn.Linear(network.head.in_features, vector_size) if vector_size else None
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for module in (network, *([self.match] if self.match else [])):
+            for parameter in module.parameters():
+                (matrices if parameter.dim() > 1 else others).append(parameter)
+        self.parameters = matrices + others
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "weight_decay": recipe.weight_decay},
+            {"params": others},
+        ]
+        if recipe.schedule == "constant":
+            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
+                network.parameters(), lr=recipe.learning_rate
+            )
+        else:
+            self.optimizer = torch.optim.AdamW(
+                groups, lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+            )
+        self.average = copy.deepcopy(network).eval() if recipe.average else None
+
+    @property
+    def best(self) -> Network:
+        """The network to validate and to keep."""
+        return self.average or self.network
+
+    def step(self, loss: torch.Tensor | None) -> None:
+        """One step down the sum of all processes' losses, then the average follows; None adds nothing."""
+        self.optimizer.zero_grad()
+        if loss is not None:
+            loss.backward()
+        parallel.add_up_gradients(self.parameters)
+        if self.recipe.schedule == "cosine":
+            nn.utils.clip_grad_norm_(self.parameters, LARGEST_GRADIENT)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.recipe.learning_rate * cosine(self.step_number, self.steps)
+        self.optimizer.step()
+        self.step_number += 1
+        if self.average and self.step_number % AVERAGE_EVERY == 0:
+            self._follow(self.average)
+
+    @torch.no_grad()
+    def _follow(self, average: Network) -> None:
+        done = self.step_number / AVERAGE_EVERY
+        old = min(self.recipe.average**AVERAGE_EVERY, (done + 1) / (done + 10))  # the start weighs little
+        torch._foreach_lerp_(list(average.parameters()), list(self.network.parameters()), 1 - old)
+
+    def state(self) -> dict[str, Any]:
+        parts = {"network": self.network, "match": self.match, "average": self.average}
+        states = {name: part.state_dict() for name, part in parts.items() if part is not None}
+        return {**states, "optimizer": self.optimizer.state_dict(), "step": self.step_number}
+
+    def load(self, state: dict[str, Any]) -> None:
+        parts = {"network": self.network, "match": self.match, "average": self.average}
+        for name, part in parts.items():
+            if part is not None:
+                part.load_state_dict(state[name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step_number = state["step"]
+
+
+def cosine(step: int, steps: int) -> float:
+    """Share of the learning rate at a step: rises to 1 within the warm-up, then falls as half a cosine."""
+    warm = max(1.0, WARM_UP * steps)
+    if step < warm:
+        return (step + 1) / (warm + 1)
+    progress = min(1.0, (step - warm) / max(1.0, steps - warm))
+    return LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def fit(
+    network: Network,
+    train: Examples,
+    valid: Examples,
+    recipe: Recipe,
+    checkpoint: Path,
+    identity: str,
+    on_step: Callable[[Step], None] = lambda step: None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> list[Epoch]:
+    """Train `network` in place and return its history.
+
+    Continues from `checkpoint` when that was written under the same `identity` (data, recipe, versions).
+    """
+    steps = recipe.epochs * math.ceil(len(train.tokens) / recipe.batch_size)
+    vector_size = 0 if train.vectors is None else train.vectors.shape[1]
+    learner = Learner(network, recipe, vector_size, steps)
+    history = _resume(checkpoint, identity, learner)
+    if history and parallel.number() == 0:
+        print(f"continuing after epoch {len(history)}")
+    for number in range(len(history) + 1, recipe.epochs + 1):
+        started = time.perf_counter()
+        loss, accuracy = _one_epoch(learner, train, number, on_step)
+        valid_loss, valid_accuracy = measure(learner.best, valid)
+        seconds = time.perf_counter() - started
+        history.append(Epoch(number, loss, accuracy, valid_loss, valid_accuracy, seconds))
+        if parallel.number() == 0:
+            _save(checkpoint, identity, learner, history)
+        on_epoch(history[-1])
+    network.load_state_dict(learner.best.state_dict())
+    network.eval()
+    return history
+
+
+def _one_epoch(
+    learner: Learner, train: Examples, number: int, on_step: Callable[[Step], None]
+) -> tuple[float, float]:
+    """One pass over the training tickets: mean loss, share of right answers while learning."""
+    recipe, network = learner.recipe, learner.network
+    network.train()
+    torch.manual_seed(recipe.seed * 100_003 + number + 10_000_019 * parallel.number())  # dropout
+    generator = np.random.default_rng((recipe.seed, number))  # order
+    thinning = np.random.default_rng((recipe.seed, number, 1))
+    count = len(train.tokens)
+    seen, loss_sum, right = 0, 0.0, 0
+    for rows in batches_by_length(train.tokens.lengths, recipe.batch_size, generator):
+        ids = thin(train.tokens.padded(rows), recipe.word_dropout, thinning)
+        mine = parallel.share(rows)
+        if not len(mine):
+            learner.step(None)
+            continue
+        pooled = network.pooled(ids[mine])
+        logits = network.head(F.dropout(pooled, recipe.head_dropout))
+        loss = _loss(learner, train, rows[mine], pooled, logits) * (len(mine) / len(rows))
+        learner.step(loss)
+        seen += len(mine)
+        loss_sum += loss.item() * len(rows)
+        right += int((logits.argmax(dim=1) == train.targets[rows[mine]]).sum())
+        done = (number - 1) * count + seen * parallel.processes()
+        on_step(Step(number, min(done, number * count), recipe.epochs * count, loss_sum / seen, right / seen))
+    loss_sum, right, seen = parallel.add_up(
+        torch.tensor([loss_sum, right, seen], dtype=torch.float64)
+    ).tolist()
+    return loss_sum / seen, right / seen
+
+
+def _loss(
+    learner: Learner, train: Examples, rows: np.ndarray, pooled: torch.Tensor, logits: torch.Tensor
+) -> torch.Tensor:
+    """Cross-entropy with the label, in part with the soft label, and distance from the vector to match."""
+    recipe, targets = learner.recipe, train.targets[rows]
+    if train.soft is None or train.trust is None:
+        return F.cross_entropy(logits, targets, label_smoothing=recipe.label_smoothing)
+    hard = F.cross_entropy(logits, targets, label_smoothing=recipe.label_smoothing, reduction="none")
+    soft = F.cross_entropy(logits, train.soft[rows], reduction="none")
+    trust = train.trust[rows]
+    loss = (trust * hard + (1 - trust) * soft).mean()
+    if learner.match is not None and train.vectors is not None:
+        vectors = train.vectors[rows]
+        there = vectors.abs().sum(dim=1) > 0
+        likeness = F.cosine_similarity(learner.match(F.dropout(pooled, 0.1)), vectors)
+        loss = loss + recipe.matching * ((1 - likeness) * there).mean()
+    return loss
+
+
+def thin(ids: torch.Tensor, share: float, generator: np.random.Generator) -> torch.Tensor:
+    """Leave out a share of each ticket's tokens; in some of their places the unknown token stands.
+
+    ids (batch, n) filled up with 0 at the end, and so is what comes back.
+    """
+    if not share:
+        return ids
+    batch = ids.numpy()
+    draw = generator.random(batch.shape)
+    long = (batch != 0).sum(axis=1, keepdims=True) >= SHORTEST_THINNED
+    out = (draw < share) & (batch != 0) & long
+    out &= (~out & (batch != 0)).any(axis=1, keepdims=True)  # not all of them
+    unknown = out & (draw < share * MADE_UNKNOWN)
+    kept = np.where(unknown, UNKNOWN_ID, np.where(out, 0, batch))
+    order = np.argsort(kept == 0, axis=1, kind="stable")
+    kept = np.take_along_axis(kept, order, axis=1)
+    return torch.from_numpy(kept[:, : max(1, int((kept != 0).sum(axis=1).max()))])
+
+
+@torch.no_grad()
+def measure(network: nn.Module, examples: Examples) -> tuple[float, float]:
+    """Mean loss and accuracy without dropout."""
+    logits = predict(network, examples.tokens)
+    loss = F.cross_entropy(logits, examples.targets).item()
+    return loss, (logits.argmax(dim=1) == examples.targets).double().mean().item()
+
+
+@torch.no_grad()
+def predict(network: nn.Module, tokens: TokenIds) -> torch.Tensor:
+    """Logits (tickets, teams) in the order of the tickets."""
+    network.eval()
+    pieces, order = [], []
+    for rows in batches_by_length(tokens.lengths, EVALUATION_BATCH):
+        pieces.append(network(tokens.padded(rows)))
+        order.append(rows)
+    logits = torch.cat(pieces)
+    return logits[torch.from_numpy(np.argsort(np.concatenate(order)))]
+
+
+def _save(path: Path, identity: str, learner: Learner, history: list[Epoch]) -> None:
+    """Write beside, flush to disk, rename: a kill at any moment leaves the old or the new checkpoint."""
+    state = {
+        "identity": identity,
+        "learner": learner.state(),
+        "history": [asdict(epoch) for epoch in history],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".writing")
+    with beside.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _resume(path: Path, identity: str, learner: Learner) -> list[Epoch]:
+    """Load the checkpoint if it is of this very run; the epochs it has done."""
+    if not path.exists():
+        return []
+    try:
+        state = torch.load(path, weights_only=True)  # tensors and plain values only: no pickled code runs
+    except Exception as error:  # the loader raises whatever the damage makes it raise
+        raise CheckpointError(
+            f"{path} is not a checkpoint, delete it: {str(error).splitlines()[0]}"
+        ) from None
+    if state["identity"] != identity:
+        return []
+    learner.load(state["learner"])
+    return [Epoch(**epoch) for epoch in state["history"]]

@@ -1,0 +1,1 @@
+"""The report beside the bundle: figures, page, pictures, card."""

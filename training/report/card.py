@@ -1,0 +1,107 @@
+"""The model card: what a bundle was trained on, how good it is and where it fails (Mitchell et al., 2019)."""
+
+import numpy as np
+
+from models.bundle import BundleConfig
+from training.assess.calibration import caution, precision_bound
+from training.assess.checks import Checks
+from training.assess.evaluation import Evaluation
+from training.data.dataset import Dataset
+
+
+def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, checks: Checks) -> str:
+    """Markdown for a reader who has to decide whether to use the bundle."""
+    at_least = float(precision_bound(np.array(evaluation.correct), np.array(evaluation.tickets)))
+    warning = caution(config.thresholds, evaluation.tickets)
+    precision = f"; at least {config.thresholds.precision:.1%} of these are right (lower bound at 95 %)"
+    shown = "" if warning else precision
+    faults = [f"- {fault}" for fault in dataset.faults] or ["- none found"]
+    parts = [
+        f"# {config.name}, version {config.version}",
+        "",
+        "Reads the first message of a support ticket and names the team that should answer it: "
+        + ", ".join(config.teams[:20])
+        + (f" and {len(config.teams) - 20} more" if len(config.teams) > 20 else "")
+        + ". A two-block transformer encoder; it was trained on the tickets below and knows nothing else.",
+        "",
+        "## Trained on",
+        f"- {len(dataset.train):,} tickets of {dataset.train.file}, sha256 of ids, texts and teams "
+        f"`{config.fingerprint[:16]}`",
+        f"- {len(dataset.valid):,} tickets of {dataset.valid.file} to validate, calibrate and choose the "
+        "threshold",
+        f"- recipe `{config.recipe['name']}`, seed {config.recipe['seed']}",
+        "",
+        "Faults of the data:",
+        *faults,
+        "",
+        "## How good it is",
+        f"- {evaluation.correct:,} of {evaluation.tickets:,} validation tickets right "
+        f"({evaluation.accuracy:.2%}; at 95 % certainty at least {at_least:.1%} of all such tickets), "
+        f"macro-F1 {evaluation.macro_f1:.4f}",
+        f"- calibration error {evaluation.calibration_error:.4f} (15 bins, "
+        f"temperature {config.temperature:.3f})",
+        f"- routed without a person: {evaluation.coverage:.1%} of them, those whose confidence is at least "
+        f"{config.thresholds.confidence:.4f}{shown}",
+        *([f"- {warning}"] if warning else []),
+        "",
+        "The temperature and the threshold were chosen on the same validation tickets that these figures "
+        "come from: expect slightly less on new ones.",
+        "",
+        "| team | tickets | precision | recall |",
+        "|---|---|---|---|",
+        *(
+            f"| {in_table(team)} | {score.tickets:,} | {score.precision:.3f} | {score.recall:.3f} |"
+            for team, score in evaluation.per_team.items()
+        ),
+        "",
+        *_beside(evaluation, checks),
+        "## Where it fails",
+        *_weak_spots(evaluation),
+        "- Tickets about anything that no team above answers, and languages that the training data lacks.",
+        f"- Text after the first {config.max_tokens} tokens is not read.",
+        "- Attention weights show where a token took its information from, not why the model chose a team.",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def in_table(name: str) -> str:
+    """A name that cannot end its cell of a Markdown table, nor begin HTML."""
+    return name.replace("|", r"\|").replace("<", "&lt;")
+
+
+def _beside(evaluation: Evaluation, checks: Checks) -> list[str]:
+    """The router and the baselines of the same run in one table."""
+    if not checks.baselines:
+        return []
+    measured = {one.router: one for one in checks.robustness}
+    rows = [("transformer", evaluation.correct, evaluation.macro_f1)]
+    rows += [(one.name, one.correct, one.macro_f1) for one in checks.baselines]
+    lines = [
+        "Beside word counts trained on the same tickets; typing errors: one slip in every five words; long: "
+        "the request at the start, in the middle, at the end of a story of 2,000 words.",
+        "",
+        f"| router | right of {evaluation.tickets:,} | macro-F1 | typing errors | long |",
+        "|---|---|---|---|---|",
+    ]
+    for name, correct, macro_f1 in rows:
+        long = ", ".join(f"{share:.2f}" for share in measured[name].long.values())
+        lines.append(f"| {name} | {correct:,} | {macro_f1:.4f} | {measured[name].typos:.4f} | {long} |")
+    lines.append("")
+    count = f"{len(checks.suspects):,}" if checks.suspects else "No"
+    verb = "tickets are" if len(checks.suspects) > 1 else "ticket is"
+    return [*lines, f"{count} training {verb} probably labelled with the wrong team.", ""]
+
+
+def _weak_spots(evaluation: Evaluation) -> list[str]:
+    """The three weakest teams and styles, worst first."""
+    weak = [
+        f"- team {team}: {1 - score.recall:.1%} of its {score.tickets} validation tickets go elsewhere"
+        for team, score in sorted(evaluation.per_team.items(), key=lambda item: item[1].recall)[:3]
+        if score.tickets and score.recall < 1
+    ]
+    weak += [
+        f"- style {style}: {figures['accuracy']:.1%} right of {figures['tickets']:.0f}"
+        for style, figures in sorted(evaluation.per_style.items(), key=lambda item: item[1]["accuracy"])[:3]
+        if figures["accuracy"] < 1
+    ]
+    return weak

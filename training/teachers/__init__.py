@@ -1,0 +1,1 @@
+"""Where training signal beyond the labels comes from: a sentence encoder, word counts, text of no team."""

@@ -1,0 +1,206 @@
+"""Sentences that ask nothing of any team, and what the network learns from them.
+
+A router meets more than requests: a long ticket is mostly story, and some texts are no tickets at all. So a
+part of training is prose alone, for which every team is equally wrong (Hendrycks et al. 2019, "Deep Anomaly
+Detection with Outlier Exposure"), and tickets that stand somewhere in such prose, which are still for their
+team. Sentences too much like a training ticket are left out where the encoder can tell.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from training.synthetic import filler
+
+TOO_ALIKE = 0.5  # cosine of a sentence's and a ticket's vectors
+SCENE_WORDS = 400  # of the sentences of a scene
+ESTRANGED, REPLACED = 0.5, 0.4  # share of the sentences, and of their longer words
+SHORTEST_REPLACED = 4  # letters
+
+SENTENCES = """
+It rained all morning and cleared up after lunch. The wind has dropped since yesterday.
+We had frost again last night, the third time this month. The forecast says it will stay mild.
+Autumn came early this year and the leaves are already down. The evenings are getting longer now.
+My sister lives two streets away and comes over on Sundays. Our daughter starts school in September.
+My grandfather turned ninety in spring. The whole family came to the party, even the cousins from abroad.
+Our son plays the trumpet, to the joy of the neighbours. The baby slept through for the first time.
+My mother used to say that patience is a garden. My father worked on the railway for thirty years.
+We have two cats and an old dog who is nearly deaf. The dog hides under the table when it thunders.
+The cat brought a mouse into the house again. A robin has built a nest above the front door.
+There were swallows on the telephone wire this morning. I saw a fox crossing the road at dusk.
+I bake bread on Saturdays, mostly rye. The soup needs another pinch of salt and some time.
+We had pasta with mushrooms and a glass of red wine. She makes the best apple cake in the village.
+I never learned to cook rice properly. The market has fresh strawberries from June.
+We took the train to the coast and walked along the cliffs. The museum was closed, so we sat in a cafe.
+The ferry takes about two hours when the sea is calm. We spent a week in the mountains without a telephone.
+My brother moved to Canada and loves the snow. The hotel had a view of the harbour.
+I have been reading a novel about a lighthouse keeper. The library is open until eight on Thursdays.
+The film was longer than it had to be. She sings in a choir and they give a concert in December.
+He has played chess since he was six. Our team lost again, three to one, and nobody was surprised.
+The marathon goes right past our house. I swim twice a week because of my back.
+The meeting went on for hours and nothing was decided. My colleague retires at the end of the year.
+The office is on the fourth floor and the lift is slow. I work from home on Mondays and Fridays.
+They are repairing the bridge, so the bus takes another way. The traffic was terrible this morning.
+The new bakery on the corner is always full. They want to build flats where the cinema used to be.
+The town was founded by monks in the twelfth century. There is a plaque for a poet on the wall.
+The election is all anyone talks about. I stopped watching the news in the evening.
+I went to the dentist and it was not as bad as I feared. My knee aches when the weather changes.
+The doctor told me to walk more and worry less. I had a cold for a week but I am fine now.
+We painted the hall a pale yellow last summer. The house is from the thirties and nothing is straight.
+The living room gets the afternoon sun. We have lived here for eleven years and like it.
+The roses did well this year, the beans did not. I planted bulbs along the path in October.
+The apple tree is older than the house. My neighbour grows pumpkins as large as footballs.
+The grass grows faster than I can mow it. We eat outside whenever it is warm enough.
+I like to sit on the bench by the shed with a cup of tea. The hedge is full of sparrows.
+I am not good with my hands, as my wife will tell you. I am a careful person and I keep a diary.
+I usually do these things in winter, when there is time. It was a busy week for all of us.
+As you can imagine, we were rather tired after that. That is another story and I will not bore you with it.
+I am writing this at the kitchen table while the kettle boils. Forgive me if I go on a little.
+I should say that I am over seventy and new to all this. My handwriting is worse than my typing.
+People today are always in a hurry. When I was young everybody knew everybody in this street.
+Anyway, life goes on. I hope you are having a good week. Thank you for reading all of this.
+I thought about it for a long time. It is nobody's fault, these things happen. I do not mind waiting.
+We laughed about it afterwards. You never know what a day will bring. That was in the spring.
+The children were at their grandparents that weekend. Their school is closed for the holidays.
+My husband snores, but he makes good coffee. My wife is a nurse and works nights.
+Friends of ours have a boat on the canal. The neighbours are nice but their music is loud.
+We are planning a party for our anniversary. The guests will come from all over the country.
+I once met a man who had walked across Spain. My aunt collects stamps, mostly birds and ships.
+The piano has not been played for years. There is a photograph of the old station above it.
+I learned to drive late and never liked it. He rides his bicycle to work in any weather.
+What is the tallest mountain in Europe? Who painted the ceiling of that chapel?
+How do you say good morning in Japanese? How many legs does a spider have?
+Can you tell me a good joke about a horse? Write me a poem about the sea in winter.
+What should I wear to a wedding in the country? Which team won the cup in that year?
+I would like to apply for a job and attach my curriculum vitae. I have ten years of experience in sales.
+Is the moon full tonight? What will the weather be like at the weekend? When does the museum open?
+Please help me. I need help. I have a question. Hello, is anyone there? Can you do something for me?
+Good morning to everyone. Hi there. Thanks a lot for everything. Have a nice day. Many greetings.
+Just a short note. This is a test. I am not sure what to write here. Never mind, it is all fine.
+Our company offers search engine services at the best price. You have been selected for a prize.
+Congratulations to the whole team on the new building. Please find the minutes of the meeting below.
+The lecture begins at nine in the main hall. Homework is due next Tuesday, says the teacher.
+The recipe needs three eggs, some flour and a lemon. Stir it slowly until it thickens, then let it rest.
+The cat sat on the mat. All that glitters is not gold. A watched pot never boils. Better late than never.
+"""
+
+# Parts of sentences that are put together at random: every story is a new one.
+WHO = """I|We|My wife|My husband|My sister|My brother|Our neighbour|The children|A friend of ours
+My mother|Our son|Our daughter|My uncle|The whole family|Everybody here|My grandmother
+A colleague|The twins|The people next door|She|He|They|My partner|An old friend|The teenagers
+My cousin|The lady from number nine|The postman's wife"""
+DID = """painted|cleaned|admired|read about|talked about|love|planned|built|remember|sat by|walked past
+photographed|dreamed of|swept|moved|sang in|slept in|never liked|often mention|looked after
+measured|drew|rebuilt|wrote about|decorated|rarely use|grew up with|play in|look at|dusted
+inherited|laughed about|visited|talk to the birds in"""
+WHAT = """the fence|the kitchen|the old shed|the garden path|the roses|the bathroom|the hallway|the pond
+the sofa|the lawn|the greenhouse|the dining table|the windows|the attic|the stairs|the hedge
+the balcony|the patio|the terrace|the bedroom|the utility room|the cellar|the porch
+the front garden|the vegetable patch|the compost heap|the bird bath|the fireplace|the bookshelf
+the curtains|a picture of the lake|an album of old photographs|a long article|a story
+the tools in the garage|the lamp in the corner|the rug|the armchair|the house|the spare room
+the conservatory"""
+WHEN = """last week|in March|on Sunday|during the storm|years ago|before breakfast|at Christmas
+every summer|in the evening|after work|most of the day|until noon|when it rains
+over the weekend|last December|in spring|now and then|all afternoon|for the birthday party
+since we moved in|at the end of the day|twice a month|when the sun is out
+before the guests came"""
+CREATURE = """squirrel|frog|spider|pigeon|ladybird|cat|dog|snail|bee|family of mice|magpie|heron|duck
+tortoise|rabbit"""
+IS = """very quiet|full of light|rather small|green again|as cold as ever|my favourite place
+in need of some love|lovely|painted blue|older than I am|always in the shade|never tidy
+warm in winter|the pride of the family|busy at this hour"""
+ASIDE = """We have no plans for the holidays yet|Time flies|It has been a long week for all of us
+That's life, as they say|We take it as it comes|Nobody here minds a bit of mud
+One gets used to it|The years go by so quickly|Small things make us happy
+It was a good year for walking|Old houses have their moods|I have never been much of a talker
+The days are all alike in this season"""
+
+
+def _parts(text: str) -> list[str]:
+    return text.replace("\n", "|").split("|")
+
+
+FRAMES = (
+    ("{} {} {} {}.", (WHO, DID, WHAT, WHEN)),
+    ("{} {} {}.", (WHO, DID, WHAT)),
+    ("{} saw a {} near {}.", (WHO, CREATURE, WHAT)),
+    ("{} says that {} is {}.", (WHO, WHAT, IS)),
+    ("{} is {} {}.", (WHAT, IS, WHEN)),
+    ("{}.", (ASIDE,)),
+)
+
+
+def composed(generator: np.random.Generator) -> str:
+    """A sentence put together from parts."""
+    frame, slots = FRAMES[int(generator.integers(len(FRAMES)))]
+    chosen = [parts[generator.integers(len(parts))] for parts in map(_parts, slots)]
+    made = frame.format(*chosen)
+    return made[0].upper() + made[1:]
+
+
+def sentences(made: int = 0, seed: int = 0) -> list[str]:
+    """The sentences one by one, and so many that are put together."""
+    found: list[str] = []
+    for line in SENTENCES.strip().splitlines():
+        rest = line
+        for mark in ".?!":
+            rest = rest.replace(f"{mark} ", f"{mark}\n")
+        found += rest.split("\n")
+    generator = np.random.default_rng(seed)
+    return found + [composed(generator) for _ in range(made)]
+
+
+def everyday(scenes: int, seed: int = 0) -> list[str]:
+    """Different sentences of the stories around synthetic tickets, from so many scenes.
+
+    They are of the half that may teach: the stories that `training.assess.robustness` tells
+    share none of them.
+    """
+    stories = (
+        filler(SCENE_WORDS, seed + scene, paragraph_words=1, split="fit").split("\n\n")
+        for scene in range(scenes)
+    )
+    return list(dict.fromkeys(sentence for told in stories for sentence in told))
+
+
+def unlike(prose: Sequence[str], vectors: np.ndarray, tickets: np.ndarray) -> list[str]:
+    """The sentences whose vectors (sentences, size) are not too near any of the tickets' (tickets, size)."""
+    nearest = np.concatenate([(part @ tickets.T).max(axis=1) for part in np.array_split(vectors, 8)])
+    return [sentence for sentence, near in zip(prose, nearest, strict=True) if near < TOO_ALIKE]
+
+
+def estranged(sentence: str, strange: Sequence[str], generator: np.random.Generator) -> str:
+    """The sentence with some of its longer words replaced by any of the strange ones.
+
+    No stock of sentences holds all that people tell; that a word was never seen must not speak for a team.
+    """
+    words = sentence.split()
+    for at, draw in enumerate(generator.random(len(words))):
+        if draw < REPLACED and len(words[at]) >= SHORTEST_REPLACED:
+            words[at] = strange[int(generator.integers(len(strange)))]
+    return " ".join(words)
+
+
+def story(
+    prose: Sequence[str], words: int, generator: np.random.Generator, strange: Sequence[str] = ()
+) -> list[str]:
+    """Sentences of about so many words in all, at least one; half of them estranged, if words are given."""
+    told: list[str] = []
+    count = 0
+    while not told or count < words:
+        sentence = prose[int(generator.integers(len(prose)))]
+        if strange and generator.random() < ESTRANGED:
+            sentence = estranged(sentence, strange, generator)
+        told.append(sentence)
+        count += len(sentence.split())
+    return told
+
+
+def in_prose(
+    text: str, prose: Sequence[str], words: int, generator: np.random.Generator, strange: Sequence[str] = ()
+) -> str:
+    """The text as it is, somewhere in a story of about so many words."""
+    told = story(prose, words, generator, strange)
+    at = int(generator.integers(len(told) + 1))
+    return " ".join([*told[:at], text, *told[at:]])

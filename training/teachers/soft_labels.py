@@ -1,0 +1,207 @@
+"""What larger models that never serve can teach the network: soft labels, vectors and new wordings.
+
+Word counts (TF-IDF with a linear support vector machine) and, where it is installed, a sentence encoder with
+logistic regression on its vectors look at every training ticket **out of fold**: each ticket is judged by
+models that have not seen it, so a wrong label is doubted instead of learned by heart. Their sum, weighted and
+made a probability so that it fits the labels best, is the soft label (Hinton et al. 2015, "Distilling the
+Knowledge in a Neural Network").
+
+With the encoder there is more: tickets once more in other words, some replaced by one of their nearest
+neighbours and some left out, with the teachers' soft label for the result (after Jiao et al. 2020,
+"TinyBERT"), and the encoder's vector of every text, which the network learns to predict.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_union
+from sklearn.svm import LinearSVC
+from torch.nn import functional
+
+from models.decision import calibrated
+from models.tokenizer import words
+from training.teachers.encoder import Teacher
+
+FOLDS = 4
+# Of the encoder in the sum, next to 1 for word counts, both at standard deviation 1: what fits best is taken.
+ENCODER_SHARES = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
+REPLACED, LEFT_OUT = 0.15, 0.08  # shares of the words of another wording
+NEIGHBOURS = 12
+SHORTEST_REPLACED = 4  # letters
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """`soft` (tickets, teams) and, with the encoder, `vectors` (tickets, 384); then for other wordings."""
+
+    soft: np.ndarray
+    vectors: np.ndarray | None = None
+    wordings: Sequence[str] = ()
+    wording_soft: np.ndarray | None = None
+    wording_vectors: np.ndarray | None = None
+
+
+def learn_lessons(
+    texts: Sequence[str],
+    targets: np.ndarray,
+    teams: int,
+    teacher: Teacher | None,
+    *,
+    reworded: int,
+    seed: int,
+) -> Lessons:
+    """What the teachers say about training `texts`; `targets` (tickets,) int below `teams`.
+
+    The first `reworded` texts get another wording each.
+    """
+    if teacher is None:
+        return Lessons(_out_of_fold(texts, targets, teams, seed)[0])
+    vectors = teacher.vectors(texts)
+    wordings = other_wordings(texts[:reworded], teacher, seed)
+    wording_vectors = teacher.vectors(wordings)
+    soft, wording_soft = _out_of_fold(
+        texts, targets, teams, seed, vectors=vectors, wordings=wordings, wording_vectors=wording_vectors
+    )
+    return Lessons(soft, vectors, wordings, wording_soft, wording_vectors)
+
+
+def _out_of_fold(
+    texts: Sequence[str],
+    targets: np.ndarray,
+    teams: int,
+    seed: int,
+    *,
+    vectors: np.ndarray | None = None,
+    wordings: Sequence[str] = (),
+    wording_vectors: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Soft labels of `texts` and of their `wordings`, each from models that saw neither."""
+    counts, counts_other = _empty(texts, teams), _empty(wordings, teams)
+    regression, regression_other = _empty(texts, teams), _empty(wordings, teams)
+    for seen, held_out in _folds(targets, seed):
+        judge = _word_counts([texts[row] for row in seen], targets[seen], teams)
+        counts[held_out] = judge([texts[row] for row in held_out])
+        others = held_out[held_out < len(wordings)]
+        if len(others):
+            counts_other[others] = judge([wordings[row] for row in others])
+        if vectors is not None and wording_vectors is not None:
+            weight, bias = _regression(vectors[seen], targets[seen], teams)
+            regression[held_out] = vectors[held_out] @ weight + bias
+            regression_other[others] = wording_vectors[others] @ weight + bias
+    scale = max(float(counts.std()), 1e-6)
+    if vectors is None:
+        fits = [(*_temperature(counts / scale, targets), 0.0)]
+    else:
+        encoder_scale = max(float(regression.std()), 1e-6)
+        regression, regression_other = regression / encoder_scale, regression_other / encoder_scale
+        fits = [
+            (*_temperature(counts / scale + share * regression, targets), share) for share in ENCODER_SHARES
+        ]
+    _, temperature, share = min(fits)
+    return (
+        _soften(counts / scale + share * regression, temperature),
+        _soften(counts_other / scale + share * regression_other, temperature),
+    )
+
+
+def _empty(texts: Sequence[str], teams: int) -> np.ndarray:
+    return np.zeros((len(texts), teams), dtype=np.float32)
+
+
+def _folds(targets: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Like StratifiedKFold, which refuses when every team has fewer tickets than there are folds."""
+    folds = min(FOLDS, max(2, int(np.bincount(targets).max())))
+    return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(targets, targets))
+
+
+def _word_counts(texts: list[str], targets: np.ndarray, teams: int):  # type: ignore[no-untyped-def]
+    """A function from texts to scores (texts, teams)."""
+    vectorizer = make_union(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
+        TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, min_df=2),
+    )
+    machine = LinearSVC().fit(vectorizer.fit_transform(texts), targets)
+
+    def judge(others: list[str]) -> np.ndarray:
+        found = machine.decision_function(vectorizer.transform(others))
+        scores = np.full((len(others), teams), -1.0, dtype=np.float32)  # a team the fold lacks: "not this"
+        if len(machine.classes_) == 2:
+            found = np.stack([-found, found], axis=1)
+        scores[:, machine.classes_] = found
+        return scores
+
+    return judge
+
+
+def _regression(vectors: np.ndarray, targets: np.ndarray, teams: int) -> tuple[np.ndarray, np.ndarray]:
+    """Multinomial logistic regression, by L-BFGS: weight (384, teams) and bias (teams,)."""
+    x, y = torch.from_numpy(vectors) * 10, torch.from_numpy(targets)  # unit vectors are small
+    weight = torch.zeros(x.shape[1], teams, requires_grad=True)
+    bias = torch.zeros(teams, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=150, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = functional.cross_entropy(x @ weight + bias, y) + 1e-5 * weight.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return 10 * (weight - weight.mean(1, keepdim=True)).detach().numpy(), (
+        bias - bias.mean()
+    ).detach().numpy()
+
+
+def _temperature(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """(cross-entropy with the labels, the temperature that makes it smallest)."""
+
+    def loss(temperature: float) -> float:
+        right = calibrated(scores, temperature)[np.arange(len(targets)), targets]
+        return -float(np.log(np.maximum(right, 1e-300)).mean())
+
+    found = minimize_scalar(loss, bounds=(0.05, 5.0), method="bounded")
+    return float(found.fun), float(found.x)
+
+
+def _soften(scores: np.ndarray, temperature: float) -> np.ndarray:
+    return calibrated(scores, temperature).astype(np.float32)
+
+
+def other_wordings(texts: Sequence[str], teacher: Teacher, seed: int) -> list[str]:
+    """Each text once more, with some words replaced by a word near in meaning and some left out."""
+    generator = np.random.default_rng((seed, 1))
+    split = [words(text) for text in texts]
+    seen = {word for text in split for word in text}
+    near = neighbours(sorted(word for word in seen if len(word) >= SHORTEST_REPLACED), teacher)
+    return [_other_wording(text, near, generator) for text in split]
+
+
+def _other_wording(text: list[str], near: dict[str, list[str]], generator: np.random.Generator) -> str:
+    kept: list[str] = []
+    for word, draw in zip(text, generator.random(len(text)), strict=True):
+        if draw < REPLACED and word in near:
+            kept.append(near[word][generator.integers(len(near[word]))])
+        elif draw < 1 - LEFT_OUT or len(text) <= SHORTEST_REPLACED:
+            kept.append(word)
+    return " ".join(kept or text)
+
+
+def neighbours(chosen: Sequence[str], teacher: Teacher) -> dict[str, list[str]]:
+    """For those of the chosen words that are English: the words nearest in meaning."""
+    table = teacher.word_vectors(teacher.words)
+    table /= np.linalg.norm(table, axis=1, keepdims=True)
+    row = {word: number for number, word in enumerate(teacher.words)}
+    known = [word for word in chosen if word in row]
+    near: dict[str, list[str]] = {}
+    for start in range(0, len(known), 1024):
+        piece = known[start : start + 1024]
+        likeness = table[[row[word] for word in piece]] @ table.T
+        nearest = np.argpartition(-likeness, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
+        for word, found in zip(piece, nearest, strict=True):
+            near[word] = [teacher.words[other] for other in found if teacher.words[other] != word]
+    return near
