@@ -8,194 +8,34 @@ where they lie beside the repository, else made up with the same lengths.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import platform
-import random
 import re
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from service.settings import SHIPPED_BUNDLE
+from service.tools import ablation
+from service.tools.load import DATA, text_of, tickets, write_script, wrk
+from service.tools.processes import Process, memory_mb, router, scrape
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVERS = Path(__file__).resolve().parent / "bench_servers"
-DATA = ROOT.parent / "shared" / "data" / "larkfield" / "valid.csv"
 LENGTHS = (8, 30, 55, 120, 500)
 LEVELS = ("none", "tokens", "heads", "full")
-_UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
-@dataclass
-class Run:
-    """One run of wrk: milliseconds, requests per second, and what went wrong.
-
-    `refused` answers were not 2xx; `broken` connections ended within a request; `unopened` ones could not be
-    opened, or had not been by the time wrk looked (it counts these as timeouts).
-    """
-
-    p50_ms: float
-    p99_ms: float
-    per_second: float
-    refused: int
-    broken: int
-    unopened: int
-
-    @property
-    def failed(self) -> int:
-        """Requests without a good answer."""
-        return self.refused + self.broken + self.unopened
-
-
-@dataclass
-class Server:
-    """A process that answers POST /route."""
-
-    name: str
-    command: list[str]
-    environment: dict[str, str] = field(default_factory=dict)
-    pid: int = 0
-    port: int = 0
-    ready_seconds: float = 0.0
-
-
-# ------------------------------------------------------------------------------------- tickets and load
-
-
-def tickets() -> list[dict[str, str]]:
-    """The 600 validation tickets, or as many made-up ones with the same spread of lengths."""
-    if DATA.exists():
-        with DATA.open(newline="", encoding="utf-8") as file:
-            return [{"ticket_id": row["ticket_id"], "text": row["text"]} for row in csv.DictReader(file)]
-    rng = random.Random(0)
-    lengths = [max(5, min(120, int(rng.gauss(53, 18)))) for _ in range(600)]
-    return [{"ticket_id": f"T-{n}", "text": text_of(length, n)} for n, length in enumerate(lengths)]
-
-
-def text_of(tokens: int, seed: int = 0) -> str:
-    """A ticket of that many tokens."""
-    choices = ["my", "order", "was", "charged", "twice", "please", "send", "the", "money", "back"]
-    rng = random.Random(seed)
-    return " ".join(rng.choice(choices) for _ in range(tokens))
-
-
-def write_script(path: Path, bodies: list[dict[str, Any]]) -> Path:
-    """A wrk script that sends these bodies in turn."""
-    lines = ["local bodies = {"]
-    lines += [f"[==[{json.dumps(body)}]==]," for body in bodies]
-    lines += [
-        "}",
-        "local requests, place = {}, 0",
-        "function init() for i, body in ipairs(bodies) do requests[i] = wrk.format('POST', '/route',",
-        "  {['content-type'] = 'application/json'}, body) end end",
-        "function request() place = place % #requests + 1; return requests[place] end",
-    ]
-    path.write_text("\n".join(lines))
-    return path
-
-
-def wrk(port: int, script: Path, connections: int, seconds: float, cpu: str | None = None) -> Run:
-    """Load from one thread; ratios of what it prints."""
-    pin = ["taskset", "-c", cpu] if cpu and shutil.which("taskset") else []
-    command = [*pin, "wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"]
-    command += ["--timeout", "20s", "-s", str(script), f"http://127.0.0.1:{port}/route"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 60).stdout
-    return read_wrk(out)
-
-
-def read_wrk(out: str) -> Run:
-    """What wrk printed, as figures."""
-    found = {
-        key: float(v) * _UNITS[unit] for key, v, unit in re.findall(r"(50|99)%\s+([\d.]+)(us|ms|s)", out)
-    }
-    rate = re.search(r"Requests/sec:\s+([\d.]+)", out)
-    failed = re.search(r"Non-2xx or 3xx responses: (\d+)", out)
-    errors = re.search(r"connect (\d+), read (\d+), write (\d+), timeout (\d+)", out)
-    refused = int(failed[1]) if failed else 0
-    connect, read, write, late = map(int, errors.groups()) if errors else (0, 0, 0, 0)
-    per_second = float(rate[1]) if rate else 0.0
-    return Run(found["50"], found["99"], per_second, refused, read + write, connect + late)
-
-
-# --------------------------------------------------------------------------------------------- servers
-
-
-@contextmanager
-def running(server: Server, cpus: str | None = None) -> Iterator[Server]:
-    """Start a server on a free port, wait until it answers a ticket, end it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        server.port = probe.getsockname()[1]
-    command = [part.replace("{port}", str(server.port)) for part in server.command]
-    pin = ["taskset", "-c", cpus] if cpus and shutil.which("taskset") else []
-    environment = os.environ | {"OMP_NUM_THREADS": "1", **server.environment}
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [*pin, *command],
-        env=environment,
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    server.pid = process.pid
-    try:
-        _until_answered(server.port, process)
-        server.ready_seconds = time.perf_counter() - began
-        yield server
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _until_answered(port: int, process: subprocess.Popen[bytes]) -> None:
-    body = json.dumps({"text": "my card was charged twice"}).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/route", body, {"content-type": "application/json"}
-    )
-    end = time.monotonic() + 60
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
-                if answer.status == 200:
-                    return
-        except (OSError, urllib.error.URLError):
-            time.sleep(0.02)
-    raise RuntimeError("the server did not answer; is the extra `bench` installed?")
-
-
-def ours(bundle: Path, **settings: Any) -> Server:
-    """This service, with LARKFIELD_ settings."""
-    name = " ".join(["Larkfield router", *(f"{k}={v}" for k, v in settings.items())])
-    given = {"bundle": bundle, "feedback_url": "off", "drain_seconds": 0} | settings
-    environment = {f"LARKFIELD_{key.upper()}": str(value) for key, value in given.items()}
-    return Server(name, [sys.executable, "-m", "service", "--port", "{port}"], environment)
-
-
-def others(bundle: Path, labelled: Path) -> list[Server]:
+def others(bundle: Path, labelled: Path) -> list[Process]:
     """The floor, and four other ways to serve a router."""
 
-    def script(name: str, file: str, *arguments: str) -> Server:
+    def script(name: str, file: str, *arguments: str) -> Process:
         command = [sys.executable, str(SERVERS / file), *arguments]
-        return Server(name, command, {"BENCH_BUNDLE": str(bundle)})
+        return Process(name, command, {"BENCH_BUNDLE": str(bundle)})
 
     return [
         script("FastAPI that answers a constant", "floor.py", "{port}"),
@@ -204,21 +44,6 @@ def others(bundle: Path, labelled: Path) -> list[Server]:
         script("FastAPI + TF-IDF + logistic regression", "words.py", "{port}", str(labelled)),
         script("LitServe", "lit.py", "{port}", str(bundle)),
     ]
-
-
-def memory_mb(pid: int) -> float:
-    """Resident memory of a process and its children."""
-    import psutil
-
-    process = psutil.Process(pid)
-    return sum(p.memory_info().rss for p in [process, *process.children(recursive=True)]) / 2**20
-
-
-def scrape(port: int) -> dict[str, float]:
-    """Our metrics, by sample."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return {name: float(v) for name, v in (x.rsplit(" ", 1) for x in lines if not x.startswith("#"))}
 
 
 # ----------------------------------------------------------------------------------------------- parts
@@ -232,11 +57,11 @@ def compare(bundle: Path, folder: Path, script: Path, rounds: int) -> dict[str, 
         json.dumps([[ticket["text"], teams[n % len(teams)]] for n, ticket in enumerate(tickets())])
     )
     floor, *rest = others(bundle, labelled)
-    servers = [floor, ours(bundle), *rest]
+    servers = [floor, router(bundle=bundle), *rest]
     seen: dict[str, list[dict[str, float]]] = {server.name: [] for server in servers}
     for _ in range(rounds):
         for server in servers:
-            with running(server):
+            with server:
                 wrk(server.port, script, 4, 1)
                 one, sixteen = wrk(server.port, script, 1, 3), wrk(server.port, script, 16, 4)
                 row = {
@@ -260,7 +85,7 @@ def compare(bundle: Path, folder: Path, script: Path, rounds: int) -> dict[str, 
 
 def stages(bundle: Path, script: Path) -> dict[str, float]:
     """Mean microseconds of each stage at one connection."""
-    with running(ours(bundle)) as server:
+    with router(bundle=bundle) as server:
         wrk(server.port, script, 1, 1)
         before = scrape(server.port)
         wrk(server.port, script, 1, 3)
@@ -278,7 +103,7 @@ def stages(bundle: Path, script: Path) -> dict[str, float]:
 def lengths_and_levels(bundle: Path, folder: Path) -> tuple[dict[int, float], dict[str, float]]:
     """p50 in milliseconds at one connection, by tokens of the ticket and by explain level."""
     by_length, by_level = {}, {}
-    with running(ours(bundle)) as server:
+    with router(bundle=bundle) as server:
         for tokens in LENGTHS:
             script = write_script(folder / "length.lua", [{"text": text_of(tokens, n)} for n in range(20)])
             by_length[tokens] = wrk(server.port, script, 1, 1).p50_ms
@@ -302,7 +127,7 @@ def workers(bundle: Path, script: Path, rounds: int) -> dict[str, float]:
     seen: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, (settings, cpus) in cases.items():
-            with running(ours(bundle, **settings), cpus) as server:
+            with router(bundle=bundle, cpus=cpus, **settings) as server:
                 time.sleep(1.0)  # the second worker may still be loading
                 wrk(server.port, script, 32, 1, load)
                 seen[name].append(wrk(server.port, script, 32, 4, load).per_second)
@@ -313,7 +138,7 @@ def handoff(bundle: Path, script: Path) -> dict[str, tuple[float, float]]:
     """p50 at 1 connection and requests per second at 16, by where batches run."""
     rows = {}
     for how in ("never", "auto", "always"):
-        with running(ours(bundle, handoff=how)) as server:
+        with router(bundle=bundle, handoff=how) as server:
             wrk(server.port, script, 16, 1)
             one, many = wrk(server.port, script, 1, 2), wrk(server.port, script, 16, 3)
             rows[how] = (one.p50_ms, many.per_second)
@@ -323,7 +148,7 @@ def handoff(bundle: Path, script: Path) -> dict[str, tuple[float, float]]:
 def long_memory(bundle: Path, script: Path, requests: int) -> tuple[float, float]:
     """Resident MB after a tenth of so many requests, and after all of them."""
     name = 'larkfield_requests_total{route="/route",status="200"}'
-    with running(ours(bundle)) as server:
+    with router(bundle=bundle) as server:
         early = 0.0
         while (done := scrape(server.port).get(name, 0.0)) < requests:
             if not early and done >= requests / 10:
@@ -378,7 +203,10 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m service.tools.bench", description=__doc__.split("\n")[0])
     parser.add_argument("--bundle", type=Path, default=SHIPPED_BUNDLE)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2, help="of an ablation: pairs for each mechanism")
+    parser.add_argument(
+        "--ablation", action="store_true", help="what each hand-written mechanism is worth, and nothing else"
+    )
     parser.add_argument("--long-requests", type=int, default=200_000, help="0 leaves the long run out")
     arguments = parser.parse_args()
     if shutil.which("wrk") is None:
@@ -391,6 +219,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = write_script(folder / "tickets.lua", list(tickets()))
+        if arguments.ablation:
+            ablation.report(bundle, script, arguments.rounds)
+            return 0
         table = compare(bundle, folder, script, arguments.rounds)
         report(table)
         print("\nMean cost of a stage at 1 connection, µs: ", end="")

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from service.settings import SHIPPED_BUNDLE
-from service.tools.bench import Server, memory_mb, ours, running, scrape, tickets, write_script, wrk
+from service.tools.load import tickets, write_script, wrk
+from service.tools.processes import Process, memory_mb, router, scrape
 
 ADMIN = "soak-admin-key"
 _TRIES = 20
@@ -166,7 +167,7 @@ def call(port: int, method: str, path: str, body: Any = None) -> tuple[int, Any]
     return response.status, json.loads(data)
 
 
-def overload(server: Server, script: Path, seconds: float) -> Count:
+def overload(server: Process, script: Path, seconds: float) -> Count:
     """Many times what it can do, for a while: the rest is refused at once, what is taken is on time."""
     print(f"Overload for {seconds:.0f} s")
     capacity = wrk(server.port, script, 16, 5)
@@ -199,7 +200,7 @@ def overload(server: Server, script: Path, seconds: float) -> Count:
     return count
 
 
-def reloads(server: Server, bundle: Path, copy: Path, number: int) -> Count:
+def reloads(server: Process, bundle: Path, copy: Path, number: int) -> Count:
     """One bundle after the other under load: no request fails, no answer comes from a mixture."""
     print(f"{number} reloads")
     with Clients(server.port, 4) as clients:
@@ -217,7 +218,7 @@ def reloads(server: Server, bundle: Path, copy: Path, number: int) -> Count:
     return count
 
 
-def lost_workers(server: Server, number: int) -> Count:
+def lost_workers(server: Process, number: int) -> Count:
     """kill -9, again and again: the others go on, the dead one is replaced, the counters stay right."""
     import psutil
 
@@ -241,7 +242,7 @@ def lost_workers(server: Server, number: int) -> Count:
     return count
 
 
-def shutdown(server: Server) -> Count:
+def shutdown(server: Process) -> Count:
     """SIGTERM under load: readiness goes red first, what was taken is answered."""
     print("SIGTERM under load")
     with Clients(server.port, 8) as clients:
@@ -275,9 +276,9 @@ def main() -> int:
         script = write_script(folder / "tickets.lua", list(tickets()))
         copy = folder / "copy"
         shutil.copytree(bundle, copy)
-        with running(ours(bundle, admin_key=ADMIN)) as server:
+        with router(bundle=bundle, admin_key=ADMIN) as server:
             total.add(overload(server, script, arguments.seconds))
-        with running(ours(bundle, workers=2, admin_key=ADMIN, drain_seconds=1)) as server:
+        with router(bundle=bundle, workers=2, admin_key=ADMIN, drain_seconds=1) as server:
             until(lambda: scrape(server.port).get("larkfield_ready_workers") == 2.0, 30)
             total.add(reloads(server, bundle, copy, arguments.reloads))
             total.add(lost_workers(server, arguments.kills))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.tools import bench
+from service.tools import bench, load
 from tests.service.conftest import ROOT
 
 PRINTED = """Running 4s test @ http://127.0.0.1:1/route
@@ -29,11 +29,11 @@ Transfer/sec:      2.30MB
 
 
 def test_what_wrk_prints_is_read() -> None:
-    run = bench.read_wrk(PRINTED)
+    run = load.read_wrk(PRINTED)
     assert (run.p50_ms, run.p99_ms) == (0.417, 1050.0)
     assert run.per_second == 4078.64
     assert (run.refused, run.broken, run.unopened, run.failed) == (7, 5, 5, 17)
-    calm = bench.read_wrk("\n".join(line for line in PRINTED.splitlines() if "errors" not in line))
+    calm = load.read_wrk("\n".join(line for line in PRINTED.splitlines() if "errors" not in line))
     assert (calm.broken, calm.unopened) == (0, 0)
 
 
@@ -54,8 +54,8 @@ def test_a_target_that_is_missed_is_called_missed(capsys: pytest.CaptureFixture[
 
 def test_made_up_tickets_have_the_length_that_is_asked(tmp_path: Path) -> None:
     for tokens in bench.LENGTHS:
-        assert len(bench.text_of(tokens).split()) == tokens
-    script = bench.write_script(tmp_path / "x.lua", [{"text": "a ]] b"}]).read_text()
+        assert len(load.text_of(tokens).split()) == tokens
+    script = load.write_script(tmp_path / "x.lua", [{"text": "a ]] b"}]).read_text()
     assert json.dumps({"text": "a ]] b"}) in script
 
 

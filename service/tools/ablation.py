@@ -1,0 +1,155 @@
+"""What each hand-written mechanism is worth: the service with all of them, beside the service without one.
+
+`python -m service.tools.bench --ablation` runs it. Both servers run at the same time and are loaded in turn,
+so that whatever else the machine does meets both alike; a ratio is the median over the pairs. The first row
+compares the service with itself: it shows the noise.
+
+`python -m service.tools.ablation MECHANISM --port …` starts the service without that mechanism. It is
+replaced here, in the process that serves, so the service needs no settings for it.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from service.tools.load import wrk
+from service.tools.processes import Process, cpu_seconds, router
+
+
+def _short_path() -> None:
+    from service.app import Application
+
+    async def through_fastapi(self: Any, scope: Any, receive: Any, send: Any) -> None:
+        await self.edge(scope, receive, send)
+
+    Application._dispatch = through_fastapi  # type: ignore[method-assign]
+
+
+def _one_write() -> None:
+    from service.http import routes
+
+    routes.send_whole = lambda *_: False
+
+
+def _log_thread() -> None:
+    import orjson
+
+    from service.observe.logs import Writer
+
+    def line(self: Any, document: dict[str, Any]) -> None:
+        os.write(self._descriptor, orjson.dumps(document, default=str, option=orjson.OPT_APPEND_NEWLINE))
+
+    Writer.line = line  # type: ignore[method-assign]
+
+
+def _direct_metrics() -> None:
+    from service.observe.metrics import Cells
+
+    def inc(self: Any, *labels: str) -> None:
+        (self._metric.labels(*labels) if labels else self._metric).inc()
+
+    def observe(self: Any, value: float, *labels: str) -> None:
+        (self._metric.labels(*labels) if labels else self._metric).observe(value)
+
+    Cells.inc, Cells.observe = inc, observe  # type: ignore[method-assign]
+
+
+def _hand_off() -> None:
+    os.environ["LARKFIELD_HANDOFF"] = "never"
+
+
+def _ascii_words() -> None:
+    from models import tokenizer
+
+    tokenizer._cuts_words = lambda library: False
+
+
+def _run_on_loop() -> None:
+    from service.inference.queue import Engine
+
+    Engine.run_now = lambda *_: None  # type: ignore[method-assign]
+
+
+def _frozen_objects() -> None:
+    from service.process import worker
+
+    worker._settle = lambda: None
+
+
+MECHANISMS: dict[str, Callable[[], None]] = {
+    "nothing": lambda: None,
+    "own path for /route": _short_path,
+    "one-write responses": _one_write,
+    "log writer thread": _log_thread,
+    "direct metrics writing": _direct_metrics,
+    "hand-off thread": _hand_off,
+    "ASCII tokenizer": _ascii_words,
+    "run on the event loop": _run_on_loop,
+    "frozen garbage collection": _frozen_objects,
+}
+
+
+def without(mechanism: str, bundle: Path) -> Process:
+    """The service without one of MECHANISMS."""
+    server = router(bundle=bundle)
+    server.name = mechanism
+    server.command = [sys.executable, "-m", "service.tools.ablation", mechanism, "--port", "{port}"]
+    return server
+
+
+def pair(bundle: Path, mechanism: str, script: Path, rounds: int) -> dict[str, tuple[float, float]]:
+    """Without ÷ with: median and half the spread between the quartiles, by what was measured."""
+    ratios: dict[str, list[float]] = {}
+    with without("nothing", bundle) as whole, without(mechanism, bundle) as less:
+        for server in (whole, less):
+            wrk(server.port, script, 16, 1)
+        for turn in range(rounds):
+            seen: dict[str, dict[str, float]] = {}
+            for server in (whole, less)[:: 1 if turn % 2 else -1]:
+                seen[server.name if server is less else "whole"] = _measure(server, script)
+            for name, value in seen[less.name].items():
+                ratios.setdefault(name, []).append(value / seen["whole"][name])
+    return {name: (median(values), _half_spread(values)) for name, values in ratios.items()}
+
+
+def _measure(server: Process, script: Path) -> dict[str, float]:
+    row = {}
+    for connections in (1, 16):
+        began = cpu_seconds(server.pid)
+        run = wrk(server.port, script, connections, 1)
+        if run.failed:
+            raise RuntimeError(f"{run.failed} requests failed without {server.name}")
+        row[f"CPU per request at {connections}"] = (cpu_seconds(server.pid) - began) / run.requests
+        row["p50 at 1" if connections == 1 else "requests/s at 16"] = (
+            run.p50_ms if connections == 1 else run.per_second
+        )
+    return row
+
+
+def _half_spread(values: list[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    low, _, high = quantiles(values, n=4)
+    return (high - low) / 2
+
+
+def report(bundle: Path, script: Path, rounds: int) -> None:
+    """Print a table: what the service becomes without each mechanism."""
+    columns = ("p50 at 1", "requests/s at 16", "CPU per request at 1", "CPU per request at 16")
+    print(f"Without one mechanism ÷ with all, median of {rounds} pairs (± half the quartile range)\n")
+    print("| without | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1), flush=True)
+    for mechanism in MECHANISMS:
+        row = pair(bundle, mechanism, script, rounds)
+        cells = (f"{row[column][0]:.3f} ± {row[column][1]:.3f}" for column in columns)
+        print(f"| {mechanism} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    MECHANISMS[sys.argv.pop(1)]()
+    runpy.run_module("service", run_name="__main__")
