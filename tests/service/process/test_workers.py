@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.service.conftest import Running, until
+from tests.service.conftest import ROOT, Running, until
 
 TICKET = json.dumps({"text": "parcel late"})
 JSON = {"content-type": "application/json"}
@@ -150,7 +150,7 @@ def test_a_bundle_that_cannot_be_served_ends_all(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=240,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     assert done.returncode == 3
     assert "config.json" in done.stderr
@@ -163,7 +163,7 @@ def test_a_second_service_on_the_same_port_is_refused(start: Callable[..., Runni
         capture_output=True,
         text=True,
         timeout=240,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     assert done.returncode == 2
     assert "cannot listen" in done.stderr

@@ -22,7 +22,7 @@ from training.fit.progress import Progress
 from training.fit.trainer import train
 from training.recipe import load_recipe, recipe_names
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 # ---------------------------------------------------------------------------------------------- batches

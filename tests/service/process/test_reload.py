@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.service.conftest import ROOT, Reply, Running, until
-from tests.service.test_workers import Load, children
+from tests.service.process.test_workers import Load, children
 
 ADMIN = {"x_api_key": "chief"}
 

@@ -8,7 +8,7 @@ from service.inference.runtime import Runtime, pad
 from service.settings import Settings
 from service.tools import faithfulness
 from service.tools.faithfulness import Methods, Score, main, score, table
-from tests.service.test_explain import TICKETS
+from tests.service.explain.test_explanations import TICKETS
 
 
 @pytest.fixture(scope="module")

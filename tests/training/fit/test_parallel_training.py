@@ -12,7 +12,7 @@ from training_examples import ticket_rows, write_csv
 
 from models.bundle import verify_bundle
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # Prints, from process 0, the gradients of the first step and the weights after the run, as one JSON line.
 SCRIPT = """
