@@ -30,6 +30,7 @@ from training.data.dataset import DataError, Dataset, Tickets, clean_columns, lo
 from training.export.bundle_builder import calibrate, open_bundle, with_metrics
 from training.export.onnx_graph import to_onnx
 from training.fit import processes as parallel
+from training.fit.device import CPU, DEVICE_NAMES, Device, DeviceError, choose_device
 from training.fit.loop import CheckpointError, Epoch
 from training.fit.trainer import find_teacher, make_tokenizer, train
 from training.recipe import LARGEST_SEED, MOST_EPOCHS, Recipe, RecipeError, load_recipe, recipe_names
@@ -57,19 +58,21 @@ class Run:
     checks: Checks
 
 
-def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "texts") -> Run | None:
+def run(
+    dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "texts", device: Device = CPU
+) -> Run | None:
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
     `report`: "texts" shows tickets, "ids" only names them, "none" skips what is not about the bundle itself.
     Of several processes (`training.fit.processes`) only the first goes on after training.
     """
-    teacher = find_teacher(recipe)
+    teacher = find_teacher(recipe, device)
     tokenizer = make_tokenizer(dataset, recipe, teacher)
     if tokenizer.vocab_size <= UNKNOWN_ID + 1:
         raise DataError(f"no word comes {recipe.min_count} times in the training tickets: nothing to learn")
     print(outline(recipe, teacher is not None))
     work = out.with_name(f".{out.name}.training")
-    network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher)
+    network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher, device)
     if not all(math.isfinite(epoch.loss + epoch.valid_loss) for epoch in history):
         raise RecipeError(
             f"the loss is not a number any more: the learning rate {recipe.learning_rate} is too high"
@@ -234,6 +237,13 @@ def parser() -> argparse.ArgumentParser:
         help="texts: with what customers wrote; ids: tickets by id only; none: without baselines, robustness "
         "and label errors (default: texts)",
     )
+    made.add_argument(
+        "--device",
+        choices=DEVICE_NAMES,
+        default="auto",
+        help="auto: a GPU where PyTorch finds one, else the CPU; emulator: the CPU, with every attention "
+        "executed by attention.cu itself, thousands of times slower (default: auto)",
+    )
     made.add_argument("--name", help="the bundle's name (default: the name of its folder)")
     add_column_flags(made)
     checks = made.add_argument_group("checks")
@@ -275,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         BundleError,
         CheckpointError,
         DataError,
+        DeviceError,
         RecipeError,
         stopped="stopped; the same command continues after the last whole epoch",
     )
@@ -288,6 +299,7 @@ def command(options: argparse.Namespace) -> int:
     if options.epochs is not None:
         changes["most_tokens"] = 0  # as many as asked for, however long they take
     recipe = load_recipe(options.recipe, **changes)
+    device = choose_device(options.device)
     out = options.out.resolve()
     name = options.name if options.name is not None else out.name
     check_out(out, name)
@@ -298,7 +310,7 @@ def command(options: argparse.Namespace) -> int:
         f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
         f"{len(dataset.teams)} teams"
     )
-    result = run(dataset, recipe, out, name, options.report)
+    result = run(dataset, recipe, out, name, options.report, device)
     parallel.stop()
     if result is None:
         return 0

