@@ -1,6 +1,5 @@
 """Attention: the formula, one readable CUDA file, its launcher and its PyTorch operator."""
 
-from kernels.attention import attention, emulated
-from kernels.launch import launches
+from kernels.attention import attention
 
-__all__ = ["attention", "emulated", "launches"]
+__all__ = ["attention"]

@@ -1,8 +1,8 @@
-"""From logits to a decision: which team, how sure, and whether a person should look first.
+"""From logits to a decision: the team, a calibrated confidence, and whether a person should review it.
 
-The confidence is a probability, calibrated with one temperature (Guo et al., 2017). A ticket is routed
-when the confidence clears the bundle's threshold and nothing else speaks against it; otherwise it goes
-to review, with its reasons: `low_confidence`, or what `models.scope` says.
+The confidence is a probability, calibrated with one temperature (Guo et al., 2017). A ticket is routed if the
+confidence reaches the bundle's threshold and `models.scope` gives no reason for review. Otherwise it goes to
+review with its reasons; `low_confidence` is that of the threshold.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from models.scope import Reason, objections
+from models.scope import Reason, review_reasons
 
 if TYPE_CHECKING:
     from models.bundle import BundleConfig
@@ -43,12 +43,12 @@ def decide(logits: np.ndarray, encoding: Encoding, config: BundleConfig) -> Deci
     """Decide on one ticket from its logits (teams,) and its text."""
     scores: list[float] = logits.tolist()
     largest = max(scores)
-    # As `calibrated`, for one ticket and a few teams: numpy takes several times as long to begin as to work.
+    # `calibrated` for one ticket: plain floats are several times as fast as numpy for a few teams.
     weights = [math.exp((score - largest) / config.temperature) for score in scores]
     total = sum(weights)
     probabilities = [weight / total for weight in weights]
     confidence = max(probabilities)
-    reasons = objections(encoding.text, largest, config.out_of_scope)
+    reasons = review_reasons(encoding.text, largest, config.out_of_scope)
     if confidence < config.thresholds.confidence:
         reasons.append("low_confidence")
     return Decision(

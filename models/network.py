@@ -3,21 +3,23 @@
     token + position embeddings -> blocks of attention and feed-forward -> layer norm
     -> mean over the real tokens -> one linear layer
 
-Two blocks of four heads at d = 64 by default. Id 0 is padding and stands only at the end of a ticket:
-no token reads it, it reads nothing, and it has no part in the mean.
+Two blocks of four heads at d = 64 by default. Id 0 is padding, and only at the end of a ticket: padding is
+masked in attention and excluded from the mean.
 
-Three things around the blocks are a choice. `positions`: learned for each place (the course), or relative,
-a fixed penalty for each head and distance that is added to the scores, which sets no longest ticket
-(after Press et al. 2022, "Train Short, Test Long"). `bigrams`: rows of a table that gives
-each token a second embedding, for the pair it makes with its left neighbour; pairs share rows by hashing
-(Joulin et al. 2017, "Bag of Tricks for Efficient Text Classification"). `wide`: numbers that go past the
-blocks to the linear layer.
+Three parts around the blocks are optional:
+
+- `positions`: a learned embedding for each position, or "relative", a fixed bias for each head and distance
+  that is added to the scores and allows tickets of any length (after Press et al. 2022, "Train Short, Test
+  Long");
+- `bigrams`: rows of a hashed table with a second embedding for each token, that of the pair with its left
+  neighbour (Joulin et al. 2017, "Bag of Tricks for Efficient Text Classification");
+- `wide`: the size of pooled embeddings that bypass the blocks (Cheng et al. 2016, "Wide & Deep Learning").
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +27,16 @@ from torch.nn import functional
 
 from models.multihead import MultiHead
 
-REACH = 16  # relative positions further away than this count as this far
-PAIR = 7919  # a token b behind a token a has row (a * PAIR + b) mod rows; nothing stands before the first
-HIDDEN = -1e9  # added to the score of padding: its share is exactly 0, and a ticket of padding has no NaN
+MAX_DISTANCE = 16  # greater distances have the bias of this one
+PAIR_MULTIPLIER = (
+    7919  # the pair (a, b) has row (a * PAIR_MULTIPLIER + b) mod rows; before the first token, a = 0
+)
+PADDING_SCORE = -1e9  # gives padding a weight of exactly 0; unlike -inf, no NaN in a ticket of padding alone
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of a network; the defaults are the body that every recipe shares."""
+    """Sizes of a network; the defaults are those of the baseline recipe."""
 
     vocab_size: int
     teams: int
@@ -46,11 +50,8 @@ class NetworkConfig:
     positions: Literal["learned", "relative"] = "learned"
     bigrams: int = 0
     wide: int = 0
-    embedding_dropout: float = 0.0  # of what enters the first block
+    embedding_dropout: float = 0.0  # of the first block's input
     bigram_dropout: float = 0.0  # of whole pairs
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Block(nn.Module):
@@ -88,8 +89,8 @@ class Network(nn.Module):
         if config.positions == "learned":
             self.position = nn.Embedding(config.max_tokens, config.d)
         else:
-            self.distance: Tensor
-            self.register_buffer("distance", distances(config.heads), persistent=False)
+            self.bias: Tensor
+            self.register_buffer("bias", relative_bias(config.heads), persistent=False)
         if config.bigrams:
             self.bigram = pair_table(config.bigrams, config.d)
         if config.wide:
@@ -111,9 +112,9 @@ class Network(nn.Module):
         return logits, torch.stack(weights, dim=1) * real[:, None, None, :, None]
 
     def pooled(self, input_ids: Tensor, weights: list[Tensor] | None = None) -> Tensor:
-        """What the head reads of a ticket: (batch, n) -> (batch, d + wide).
+        """The input of the head: (batch, n) -> (batch, d + wide).
 
-        The attention weights of each block are appended to `weights`.
+        Appends each block's attention weights (batch, heads, n, n) to `weights`.
         """
         real = input_ids != 0  # (batch, n)
         lengths = real.sum(dim=1)
@@ -130,27 +131,28 @@ class Network(nn.Module):
         return torch.cat([pooled, self.wide(input_ids)], dim=1) if self.config.wide else pooled
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """What enters the first block: (batch, n) -> (batch, n, d)."""
+        """The input of the first block: (batch, n) -> (batch, n, d)."""
         x: Tensor = self.token(input_ids)
         if self.config.bigrams:
             pair: Tensor = self.bigram(bigram_rows(input_ids, self.config.bigrams))
-            x = x + leave_out(pair, self.config.bigram_dropout if self.training else 0.0)
+            x = x + drop_vectors(pair, self.config.bigram_dropout if self.training else 0.0)
         if self.config.positions == "learned":
             x = x + self.position.weight[: input_ids.shape[1]]
         return functional.dropout(x, self.config.embedding_dropout, self.training)
 
     def relative(self, n: int) -> Tensor:
-        """What is added to the scores of each head: (heads, n, n), by how far the read token stands."""
-        places = torch.arange(n, device=self.distance.device)
-        away = (places[None, :] - places[:, None]).clamp(-REACH, REACH) + REACH  # (reader, read)
-        return self.distance[:, away]
+        """The bias (heads, query, key) of n tokens, by the distance from query to key."""
+        places = torch.arange(n, device=self.bias.device)
+        distance = (places[None, :] - places[:, None]).clamp(
+            -MAX_DISTANCE, MAX_DISTANCE
+        ) + MAX_DISTANCE  # (query, key)
+        return self.bias[:, distance]
 
 
 class Wide(nn.Module):
-    """The way past the blocks: one weighted mean of token and pair embeddings of its own, (batch, wide).
+    """A gated mean of separate token and pair embeddings (batch, wide) that bypasses the blocks.
 
-    It learns in few steps what single words and pairs say, and leaves the rest to the blocks (Cheng et al.
-    2016, "Wide & Deep Learning").
+    It learns the evidence of single words and pairs in few steps, so that the blocks learn the rest.
     """
 
     def __init__(self, config: NetworkConfig) -> None:
@@ -166,41 +168,40 @@ class Wide(nn.Module):
         x: Tensor = self.token(input_ids)  # (batch, n, wide)
         if self.config.bigrams:
             pair: Tensor = self.bigram(bigram_rows(input_ids, self.config.bigrams))
-            x = x + leave_out(pair, self.config.bigram_dropout if self.training else 0.0)
-        score = self.gate(x).masked_fill((input_ids == 0)[:, :, None], HIDDEN)
+            x = x + drop_vectors(pair, self.config.bigram_dropout if self.training else 0.0)
+        score = self.gate(x).masked_fill((input_ids == 0)[:, :, None], PADDING_SCORE)
         pooled: Tensor = self.norm((score.softmax(dim=1) * x).sum(dim=1))
         return pooled
 
 
 def pair_table(rows: int, size: int) -> nn.Module:
-    """Embeddings of word pairs that say little until they have learned something."""
+    """Pair embeddings that start near 0."""
     table = nn.Embedding(rows, size)
     nn.init.normal_(table.weight, std=0.02)
     return table
 
 
-def leave_out(x: Tensor, share: float) -> Tensor:
-    """Set a random share of the vectors of (batch, n, size) to 0, and leave the others as they are."""
+def drop_vectors(x: Tensor, share: float) -> Tensor:
+    """Set a random share of the vectors of x (batch, n, size) to 0, without rescaling the others."""
     return x * (torch.rand(x.shape[:2], device=x.device) >= share)[:, :, None] if share else x
 
 
 def bigram_rows(input_ids: Tensor, rows: int) -> Tensor:
-    """The table row of the pair that each token makes with its left neighbour; any row for padding."""
+    """The table row of each token's pair with its left neighbour (batch, n); arbitrary for padding."""
     left = functional.pad(input_ids[:, :-1], (1, 0))
-    return (left * PAIR + input_ids) % rows
+    return (left * PAIR_MULTIPLIER + input_ids) % rows
 
 
-def distances(heads: int) -> Tensor:
-    """What a head adds to the score of a token so far to its right, (heads, 2 * REACH + 1).
+def relative_bias(heads: int) -> Tensor:
+    """The score bias of each head for a key at each distance to the right, (heads, 2 * MAX_DISTANCE + 1).
 
-    The heads in turn: one that looks left, one that looks right, one that prefers what is near, and one
-    that reads anywhere.
+    The heads take turns: one prefers the left, one the right, one nearby tokens, and one has no preference.
     """
-    away = torch.arange(-REACH, REACH + 1, dtype=torch.float32)
+    distance = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, dtype=torch.float32)
     kinds = [
-        -0.5 * away.abs() - 2.0 * (away > 0),
-        -0.5 * away.abs() - 2.0 * (away < 0),
-        -0.1 * away.abs(),
-        torch.zeros_like(away),
+        -0.5 * distance.abs() - 2.0 * (distance > 0),
+        -0.5 * distance.abs() - 2.0 * (distance < 0),
+        -0.1 * distance.abs(),
+        torch.zeros_like(distance),
     ]
     return torch.stack([kinds[head % len(kinds)] for head in range(heads)])

@@ -1,18 +1,17 @@
-"""Whether a ticket looks like what the router knows, told from its words and from the size of its logits.
+"""Out-of-scope detection, from a ticket's words and the size of its logits.
 
-`training.assess.scope` writes down, from training and validation tickets, what is usual; `objections`
-compares one ticket with that. Four things speak against leaving a ticket to the
-router, each for a reason a person can check:
+`training.assess.scope` records the distribution of training and validation tickets; `review_reasons` compares
+a ticket with it. There are four reasons to send a ticket to a person, and a person can check each:
 
-- `unknown_language`: its script, or the short words that hold it together, are of a language that the
-  training tickets are not in;
-- `mostly_unknown_words`: most of its words stand in no training ticket;
-- `too_short`: a few words, which hardly tell the teams apart;
-- `out_of_scope`: no team gets a large logit (Hendrycks et al., 2022), its words hardly tell the teams apart,
-  and they are rare in training tickets: each of the three is compared with the validation tickets, and the
-  tail probabilities are multiplied (Fisher's method), so that no one of them decides alone.
+- `unknown_language`: its script or its function words are of a language that the training tickets are not in;
+- `mostly_unknown_words`: most of its words occur in no training ticket;
+- `too_short`: it has a few words, and they carry little information about the team;
+- `out_of_scope`: the ticket is atypical in three measures: the largest logit (Hendrycks et al., 2022), the
+  informativeness of its words about the team, and their mean inverse document frequency (idf). Each is
+  compared with the validation tickets, and the tail probabilities are multiplied (Fisher's method).
 
-Telling and rarity see through one typing error in a word; a language and unknown words are told as written.
+Informativeness and idf tolerate one typing error in a word; the language and the share of unknown words do
+not.
 """
 
 from __future__ import annotations
@@ -25,120 +24,129 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from models.languages import FUNCTION_WORDS, languages_of_words, script
 
 Reason = Literal["low_confidence", "out_of_scope", "mostly_unknown_words", "too_short", "unknown_language"]
 
-MOST_WORDS_MISTYPED = 5_000  # of the commonest words a typing error is recognized
-# Looking for slips takes the square of a word's length, and a ticket may be one "word" of 200,000 letters.
-LONGEST_MISTYPED = 40
-SHORT = 8  # words
-PASSAGE = 20  # words that carry the meaning
-STEPS_PER_NAT = {"telling": 32, "rarity": 16}
+MAX_WORDS_CORRECTED = 5_000  # typing errors are recognised in this many of the commonest words
+# Correction takes time quadratic in a word's length, and a ticket may be one "word" of 200,000 letters.
+MAX_LETTERS_CORRECTED = 40
+MIN_LETTERS_CORRECTED = 4
+SHORT_WORDS = 8  # a ticket of at most this many words can be too short
+PASSAGE_WORDS = 20  # function words not counted
+STEPS_PER_NAT = {"informativeness": 32, "idf": 16}
 _WORD = re.compile(r"[^\W\d_]{2,}+")
-_ASCII_WORD = re.compile(r"[a-z]{2,}+")  # the same, found in half the time
+_ASCII_WORD = re.compile(r"[a-z]{2,}+")  # the same for ASCII, twice as fast
 
 
 class Scope(BaseModel):
-    """What is usual; as made by default, nothing is known and no ticket is objected to.
+    """The statistics of training and validation tickets; the default knows none and gives no reason.
 
-    `words`: those of at least two training tickets, the commonest first; `telling` and `rarity`: base64 of
-    one byte for each of them, in 1/32 and 1/16 nat. `rarest`: nats, of an unknown word. `languages` and
-    `scripts`: those of the training tickets. `usual`: for the largest logit, telling and rarity (negated),
-    values of validation tickets in rising order. `least_usual`: the log of the product of the tail
-    probabilities that a ticket must reach. `most_unknown`: the share of words that may be unknown.
-    `least_telling`: nats, summed over the words, that a short ticket must reach.
+    `words` occur in at least two training tickets, the commonest first; `informativeness` and `idf` hold one
+    byte for each of them (base64), in steps of 1/32 and 1/16 nat. `unknown_idf` is the idf of an unknown
+    word, in nats. `languages` and `scripts` are those of the training tickets. `quantiles` are sorted values
+    of validation tickets, one list each for the largest logit, the informativeness and the negated idf.
+    `min_typicality` is the lowest log tail probability within scope, `max_unknown_share` the largest share of
+    unknown words, and `min_informativeness` the least information, in nats, that a short ticket needs.
+
+    The aliases are the names of these fields in bundles of earlier versions.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     words: str = ""
-    telling: str = ""
-    rarity: str = ""
-    rarest: float = 0.0
+    informativeness: str = Field("", validation_alias=AliasChoices("informativeness", "telling"))
+    idf: str = Field("", validation_alias=AliasChoices("idf", "rarity"))
+    unknown_idf: float = Field(0.0, validation_alias=AliasChoices("unknown_idf", "rarest"))
     languages: list[str] = []
     scripts: list[str] = []
-    usual: Annotated[list[list[float]], Field(max_length=3)] = []
-    least_usual: float | None = None
-    most_unknown: Annotated[float, Field(ge=0, le=1)] = 1.0
-    least_telling: Annotated[float, Field(ge=0)] = 0.0
+    quantiles: list[list[float]] = Field(
+        [], max_length=3, validation_alias=AliasChoices("quantiles", "usual")
+    )
+    min_typicality: float | None = Field(None, validation_alias=AliasChoices("min_typicality", "least_usual"))
+    max_unknown_share: float = Field(
+        1.0, ge=0, le=1, validation_alias=AliasChoices("max_unknown_share", "most_unknown")
+    )
+    min_informativeness: float = Field(
+        0.0, ge=0, validation_alias=AliasChoices("min_informativeness", "least_telling")
+    )
 
     @model_validator(mode="after")
-    def _has_figures_for_each_word(self) -> Self:
+    def _is_consistent(self) -> Self:
         count = len(self.words.split())
-        if not len(_bytes(self.telling)) == len(_bytes(self.rarity)) == count:
-            raise ValueError("telling and rarity must have one byte for each of words")
-        if self.least_usual is not None and (len(self.usual) != 3 or not all(self.usual)):
-            raise ValueError("usual must have values of three measures")
+        if not len(_bytes(self.informativeness)) == len(_bytes(self.idf)) == count:
+            raise ValueError("informativeness and idf must have one byte for each of words")
+        if self.min_typicality is not None and (len(self.quantiles) != 3 or not all(self.quantiles)):
+            raise ValueError("quantiles must have values of three measures")
         if unknown := [name for name in self.languages if name not in FUNCTION_WORDS]:
             raise ValueError(f"languages has {unknown[0]!r}; known are: {', '.join(FUNCTION_WORDS)}")
         return self
 
 
 class Word(NamedTuple):
-    """One word: nats about the team, nats of rarity (None: not counted), whether it is known as written."""
+    """One word: its informativeness and idf in nats (idf None: a function word); `known` as it is written."""
 
-    telling: float
-    rarity: float | None
+    informativeness: float
+    idf: float | None
     known: bool
 
 
-class _Words(dict[str, Word]):
-    """The words of a scope; remembers those that it was asked for, up to a limit."""
+class Vocabulary(dict[str, Word]):
+    """Looks words up in a scope and corrects one typing error; caches up to MAX_CACHED words."""
 
-    MOST_REMEMBERED = 50_000
+    MAX_CACHED = 50_000
 
     def __init__(
-        self, words: str, telling: str, rarity: str, rarest: float, languages: tuple[str, ...]
+        self, words: str, informativeness: str, idf: str, unknown_idf: float, languages: tuple[str, ...]
     ) -> None:
         listed = words.split()
-        holding_together = {word for name in languages for word in FUNCTION_WORDS[name].split()}
+        function_words = {word for name in languages for word in FUNCTION_WORDS[name].split()}
         nats = (
             (_bytes(text) / step).tolist()
-            for text, step in zip((telling, rarity), STEPS_PER_NAT.values(), strict=True)
+            for text, step in zip((informativeness, idf), STEPS_PER_NAT.values(), strict=True)
         )
         self.listed = {
-            word: Word(told, None if word in holding_together else rare, True)
-            for word, told, rare in zip(listed, *nats, strict=True)
+            word: Word(informativeness, None if word in function_words else idf, True)
+            for word, informativeness, idf in zip(listed, *nats, strict=True)
         }
-        self.unknown = Word(0.0, rarest, False)
-        self.mistyped = {
-            left: word
-            for word in reversed(listed[:MOST_WORDS_MISTYPED])
-            if 4 <= len(word) <= LONGEST_MISTYPED
-            for left in _without_a_letter(word)
+        self.unknown = Word(0.0, unknown_idf, False)
+        self.misspellings = {
+            shortened: word
+            for word in reversed(listed[:MAX_WORDS_CORRECTED])
+            if MIN_LETTERS_CORRECTED <= len(word) <= MAX_LETTERS_CORRECTED
+            for shortened in _deletions(word)
         }
 
     def __missing__(self, word: str) -> Word:
-        if len(word) > LONGEST_MISTYPED:
+        if len(word) > MAX_LETTERS_CORRECTED:
             return self.listed.get(word, self.unknown)
-        if len(self) >= self.MOST_REMEMBERED:
+        if len(self) >= self.MAX_CACHED:
             self.clear()
-        found = self[word] = self.listed.get(word) or self._meant(word)
+        found = self[word] = self.listed.get(word) or self._correct(word)
         return found
 
-    def _meant(self, word: str) -> Word:
-        """The commonest known word that is one typing error away: a letter more, less, other or swapped."""
-        if len(word) < 4:
+    def _correct(self, word: str) -> Word:
+        """The word that this one probably misspells: a letter inserted, dropped, replaced or two swapped."""
+        if len(word) < MIN_LETTERS_CORRECTED:
             return self.unknown
-        shorter = _without_a_letter(word)
-        meant = [
-            self.mistyped.get(word),
-            *(left for left in shorter if left in self.listed and len(left) >= 4),
+        shortened = _deletions(word)
+        candidates = [
+            self.misspellings.get(word),
+            *(one for one in shortened if one in self.listed and len(one) >= MIN_LETTERS_CORRECTED),
         ]
-        meant += [self.mistyped.get(left) for left in shorter]
-        for candidate in meant:
+        candidates += [self.misspellings.get(one) for one in shortened]
+        for candidate in candidates:
             if candidate:
                 return self.listed[candidate]._replace(known=False)
         return self.unknown
 
 
-def _without_a_letter(word: str) -> list[str]:
+def _deletions(word: str) -> list[str]:
     return [word[:at] + word[at + 1 :] for at in range(len(word))]
 
 
@@ -147,106 +155,115 @@ def _bytes(text: str) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _words(words: str, telling: str, rarity: str, rarest: float, languages: tuple[str, ...]) -> _Words:
-    return _Words(words, telling, rarity, rarest, languages)
+def _vocabulary(
+    words: str, informativeness: str, idf: str, unknown_idf: float, languages: tuple[str, ...]
+) -> Vocabulary:
+    return Vocabulary(words, informativeness, idf, unknown_idf, languages)
 
 
-def known_words(scope: Scope) -> _Words:
+def vocabulary(scope: Scope) -> Vocabulary:
     """What the scope knows of any word."""
-    return _words(scope.words, scope.telling, scope.rarity, scope.rarest, tuple(scope.languages))
+    return _vocabulary(
+        scope.words, scope.informativeness, scope.idf, scope.unknown_idf, tuple(scope.languages)
+    )
 
 
 class Reading(NamedTuple):
-    """What one ticket's words say.
+    """The statistics of one ticket's words.
 
-    `words` is their number and `unknown` how many of them stand in fewer than two training tickets;
-    `telling`, in nats, adds up over the words, `rarity` is the mean over those that carry the meaning (in a
-    long ticket, over those of its most usual passage); `foreign` is a language or script.
+    `words` is their number, `unknown` how many of them occur in fewer than two training tickets.
+    `informativeness` is their sum in nats; `idf` the mean without function words (in a long ticket, that of
+    the passage with the lowest mean). `foreign_language` is a language or script, or None.
     """
 
     words: int
     unknown: int
-    telling: float
-    rarity: float
-    foreign: str | None
+    informativeness: float
+    idf: float
+    foreign_language: str | None
 
     @property
     def unknown_share(self) -> float:
         return self.unknown / self.words if self.words else 0.0
 
 
-def objections(text: str, largest_logit: float, scope: Scope) -> list[Reason]:
-    """The reason against routing a ticket, from its text and its largest logit: none or one.
+def review_reasons(text: str, largest_logit: float, scope: Scope) -> list[Reason]:
+    """Why a person should see the ticket, from its text and its largest logit: at most one reason.
 
-    One, because each would often bring the next one with it: a foreign ticket is out of scope, too.
+    Only the most specific reason is given: a ticket in a foreign language is also out of scope.
     """
     if not scope.words:
         return []
     ticket = read(text, scope)
-    if ticket.foreign:
+    if ticket.foreign_language:
         return ["unknown_language"]
-    if ticket.unknown_share > scope.most_unknown:
+    if ticket.unknown_share > scope.max_unknown_share:
         return ["mostly_unknown_words"]
-    if ticket.words == 0 or (ticket.words <= SHORT and ticket.telling < scope.least_telling):
+    if ticket.words == 0 or (
+        ticket.words <= SHORT_WORDS and ticket.informativeness < scope.min_informativeness
+    ):
         return ["too_short"]
-    if scope.least_usual is not None and usualness(ticket, largest_logit, scope) < scope.least_usual:
+    if scope.min_typicality is not None and typicality(ticket, largest_logit, scope) < scope.min_typicality:
         return ["out_of_scope"]
     return []
 
 
-def usualness(ticket: Reading, largest_logit: float, scope: Scope) -> float:
-    """log P(a validation ticket's logit is no larger) + the same for telling and for rarity."""
-    measures = (largest_logit, ticket.telling, -ticket.rarity)
+def typicality(ticket: Reading, largest_logit: float, scope: Scope) -> float:
+    """Sum of the log tail probabilities of logit, informativeness and -idf among validation tickets."""
+    measures = (largest_logit, ticket.informativeness, -ticket.idf)
     return sum(
         [
             math.log((bisect_right(values, measure) + 0.5) / (len(values) + 1))
-            for values, measure in zip(scope.usual, measures, strict=True)
+            for values, measure in zip(scope.quantiles, measures, strict=True)
         ]
     )
 
 
 def read(text: str, scope: Scope) -> Reading:
-    """Look every word of a text up in the training tickets and, where unknown, among the languages."""
+    """The statistics of a text's words."""
     found = split(text)
     if not found:
-        return Reading(0, 0, 0.0, scope.rarest, _foreign_script(text, scope))
-    # map and zip go through the words without a step of the interpreter for each: this runs for every ticket.
-    telling, rarity, listed = zip(*map(known_words(scope).__getitem__, found), strict=True)
-    strangers = [] if all(listed) else [word for word, one in zip(found, listed, strict=True) if not one]
+        return Reading(0, 0, 0.0, scope.unknown_idf, _foreign_script(text, scope))
+    # map and zip avoid a Python loop over the words: this runs for every ticket.
+    informativeness, idf, listed = zip(*map(vocabulary(scope).__getitem__, found), strict=True)
+    unknown = [] if all(listed) else [word for word, one in zip(found, listed, strict=True) if not one]
     return Reading(
         words=len(found),
-        unknown=len(strangers),
-        telling=sum(telling),
-        rarity=_rarity([nats for nats in rarity if nats is not None], scope.rarest),
-        foreign=_foreign_script(text, scope) or _foreign_language(found, strangers, scope),
+        unknown=len(unknown),
+        informativeness=sum(informativeness),
+        idf=_mean_idf([nats for nats in idf if nats is not None], scope.unknown_idf),
+        foreign_language=_foreign_script(text, scope) or _foreign_language(found, unknown, scope),
     )
 
 
-def _rarity(nats: list[float], rarest: float) -> float:
-    """The mean; of many words, that of the most usual passage: a story may stand around a request."""
-    if len(nats) < 2 * PASSAGE:
-        return sum(nats) / len(nats) if nats else rarest
-    passages = (nats[at : at + PASSAGE] for at in range(0, len(nats) - PASSAGE + 1, PASSAGE // 2))
-    return min(sum(passage) for passage in passages) / PASSAGE
+def _mean_idf(nats: list[float], unknown_idf: float) -> float:
+    """The mean; in a long ticket, the lowest mean of a passage, since most of it may be background."""
+    if len(nats) < 2 * PASSAGE_WORDS:
+        return sum(nats) / len(nats) if nats else unknown_idf
+    passages = (
+        nats[at : at + PASSAGE_WORDS] for at in range(0, len(nats) - PASSAGE_WORDS + 1, PASSAGE_WORDS // 2)
+    )
+    return min(sum(passage) for passage in passages) / PASSAGE_WORDS
 
 
 def split(text: str) -> list[str]:
-    """The words of at least two letters, in the form in which they are compared."""
+    """The normalized words of at least two letters."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     whole = unicodedata.normalize("NFKC", text).encode("utf-8", "replace").decode()
     return _WORD.findall(whole.lower())
 
 
-def _foreign_language(found: Sequence[str], strangers: Sequence[str], scope: Scope) -> str | None:
-    """A language whose short words outweigh those of the known languages, among many unknown words.
+def _foreign_language(found: Sequence[str], unknown: Sequence[str], scope: Scope) -> str | None:
+    """A language with more function words in the ticket than the training languages have, or None.
 
-    Two short words of it must be unknown to the training tickets: English has "die" and "me", too.
+    A third of the ticket's words must be unknown, and two of those function words: "die" and "me" are also
+    English.
     """
-    if len(strangers) < 2 or 3 * len(strangers) < len(found):
+    if len(unknown) < 2 or 3 * len(unknown) < len(found):
         return None
     users = languages_of_words()
-    counts = Counter(language for word in strangers for language in users.get(word, ()))
+    counts = Counter(language for word in unknown for language in users.get(word, ()))
     for language in scope.languages:
         counts.pop(language, None)
     if not counts:
@@ -257,7 +274,7 @@ def _foreign_language(found: Sequence[str], strangers: Sequence[str], scope: Sco
 
 
 def _foreign_script(text: str, scope: Scope) -> str | None:
-    """A script that most letters are of and the training tickets are not in."""
+    """The script of most letters, if the training tickets have none of it, else None."""
     if text.isascii():
         return None
     scripts = Counter(script(letter) for letter in text[:2000] if letter.isalpha())

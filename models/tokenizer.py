@@ -7,7 +7,7 @@ A token is a lower-cased run of letters, a run of digits, or a single other char
 - accented letters are letters and marks stay with the letter they mark: a French word is one token;
 - an emoji, like any symbol, is a token of its own.
 
-Offsets count characters of the text that was given, whatever the normal form did to its length.
+Offsets count characters of the original text, also where normalization changes its length.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORDS = r"\p{L}[\p{L}\p{M}]*|\p{Nd}+|[^\s\p{L}\p{Nd}]\p{M}*"
 
 
 def normalizer() -> normalizers.Normalizer:
-    """The form in which words are compared."""
+    """The normal form in which words are compared: NFKC, lower-cased."""
     return normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
 
 
@@ -40,7 +40,7 @@ def word_splitter() -> pre_tokenizers.PreTokenizer:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as `word_splitter` cuts them, in the form in which they are compared."""
+    """The normalized words of a text."""
     return [word for word, _ in word_splitter().pre_tokenize_str(normalizer().normalize_str(text))]
 
 
@@ -58,8 +58,8 @@ def build_word_tokenizer(texts: Iterable[str], min_count: int = 2) -> Library:
     return _word_level(ids)
 
 
-def with_more_words(library: Library, more: Iterable[str]) -> Library:
-    """The same word tokenizer with more entries behind those it has, for words it lacks."""
+def extend_vocabulary(library: Library, more: Iterable[str]) -> Library:
+    """A copy of the word tokenizer with the words of `more` that it lacks appended to its vocabulary."""
     ids = dict(sorted(library.get_vocab().items(), key=lambda entry: entry[1]))
     for word in more:
         ids.setdefault(word, len(ids))
@@ -77,9 +77,9 @@ def _word_level(ids: dict[str, int]) -> Library:
 class Encoding:
     """One text as the network reads it.
 
-    `offsets[i]` is where token i stands in the text that was given, `tokens[i]` those characters.
-    `unknown` counts tokens that the vocabulary lacks among those read; `total` is how many tokens the
-    text has, of which the first `len(ids)` are read.
+    `offsets[i]` are the character offsets of token i in `text`, `tokens[i]` its characters. `total` is the
+    number of tokens in the text, of which the first `len(ids)` are read; `unknown` counts those of them that
+    the vocabulary lacks.
     """
 
     ids: list[int]
@@ -102,7 +102,7 @@ class Encoding:
 
 
 class AsciiOffsets(Sequence[tuple[int, int]]):
-    """Where the first `count` words of an ASCII text stand; found when first asked for, as few callers do."""
+    """Offsets of the first `count` words of an ASCII text, computed on first access (few need them)."""
 
     def __init__(self, text: str, count: int) -> None:
         self._text = text
@@ -143,8 +143,8 @@ class Tokenizer:
         self.library = library
         self.max_tokens = max_tokens
         self.vocab_size: int = library.get_vocab_size()
-        # For ASCII the same words by Python's own regular expressions, in a tenth of the time.
-        self._ids: dict[str, int] | None = library.get_vocab() if _cuts_words(library) else None
+        # ASCII text is tokenized with a regular expression, in a tenth of the library's time.
+        self._ids: dict[str, int] | None = library.get_vocab() if _is_word_tokenizer(library) else None
 
     @classmethod
     def from_json(cls, json: str, max_tokens: int) -> Tokenizer:
@@ -162,18 +162,22 @@ class Tokenizer:
     def encode(self, text: str) -> Encoding:
         if self._ids is not None and text.isascii():
             return self._encode_ascii(text, self._ids)
-        return self._read(text, self.library.encode(_readable(text), add_special_tokens=False))
+        return self._encoding(
+            text, self.library.encode(_replace_lone_surrogates(text), add_special_tokens=False)
+        )
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        encoded = self.library.encode_batch([_readable(text) for text in texts], add_special_tokens=False)
-        return [self._read(text, one) for text, one in zip(texts, encoded, strict=True)]
+        encoded = self.library.encode_batch(
+            [_replace_lone_surrogates(text) for text in texts], add_special_tokens=False
+        )
+        return [self._encoding(text, one) for text, one in zip(texts, encoded, strict=True)]
 
     def _encode_ascii(self, text: str, vocabulary: dict[str, int]) -> Encoding:
         words = _ASCII_WORD.findall(text.lower())
         ids = [vocabulary.get(word, UNKNOWN_ID) for word in words[: self.max_tokens]]
         return Encoding(ids, AsciiOffsets(text, len(ids)), text, ids.count(UNKNOWN_ID), len(words))
 
-    def _read(self, text: str, encoded: Any) -> Encoding:
+    def _encoding(self, text: str, encoded: Any) -> Encoding:
         all_ids: list[int] = encoded.ids
         offsets: list[tuple[int, int]] = encoded.offsets
         ids, offsets = all_ids[: self.max_tokens], offsets[: self.max_tokens]
@@ -186,8 +190,8 @@ class Tokenizer:
 _ASCII_WORD = re.compile(r"[a-z]+|[0-9]+|[^a-z0-9 \t\n\r\f\v]")
 
 
-def _cuts_words(library: Library) -> bool:
-    """Whether the tokenizer is one of `build_word_tokenizer`, and not another that a bundle may carry."""
+def _is_word_tokenizer(library: Library) -> bool:
+    """Whether the tokenizer was made by `build_word_tokenizer`; a bundle may carry another kind."""
     like = build_word_tokenizer([])
     return (
         type(library.model) is type(like.model)
@@ -198,16 +202,16 @@ def _cuts_words(library: Library) -> bool:
     )
 
 
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_LONE_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
-def _readable(text: str) -> str:
-    """Half a character (a lone surrogate) cannot be encoded: the replacement character stands for it."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+def _replace_lone_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
+    return text if text.isascii() else _LONE_SURROGATES.sub("\ufffd", text)
 
 
 def _with_marks(text: str, end: int) -> int:
-    """Composing drops the mark from a token's offsets: give it back."""
+    """The end of a token including its combining marks, which NFKC composition drops from the offsets."""
     while end < len(text) and unicodedata.category(text[end])[0] == "M":
         end += 1
     return end

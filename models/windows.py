@@ -1,11 +1,11 @@
-"""Tickets of any length: read in overlapping windows, answered by the window that stands out most for a team.
+"""Long tickets: score overlapping windows of a ticket and select one.
 
-A request of ten words in a story of two thousand would drown in the mean over all of them. So a ticket that
-is longer than the window is cut into windows that overlap by half; each is scored as a ticket of its own,
-and the one with the largest logit speaks for the ticket. A ticket that fits is one window: nothing changes.
+A mean over two thousand words hides a request of ten. A ticket longer than the window is therefore cut into
+windows that overlap by half. Each window is scored like a ticket, and the ticket gets the logits of the
+window with the largest logit. A ticket that fits into one window is scored whole.
 
-A ticket of more than three windows is mostly story. It is cut into windows half as long, and what its story
-happens to give each team, the median over its windows, is taken off before they are compared.
+A ticket of more than three windows is mostly background. It is cut into windows of half the length, and the
+median logit of each team over the windows, the background's own score, is subtracted before the comparison.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-STORY = 3  # windows; a longer ticket is taken to be mostly story
-# What speaks for a story was the most of many: it is this much less sure than it looks, as measured on
-# tickets in prose that training had not seen (docs/recipe.md).
-STORY_DOUBT = 5.0
-MOST_ROWS = 64  # windows in one run of the graph: bounds its memory
+LONG_TICKET_WINDOWS = 3  # a ticket of more windows is treated as mostly background
+# A long ticket's score is a maximum over windows and so overconfident: its logits are divided by this, as
+# measured on tickets embedded in text that training had not seen (docs/recipe.md).
+LONG_TICKET_TEMPERATURE = 5.0
+MAX_ROWS = 64  # windows in one run of the graph; bounds its memory
 
 
 def windows(tokens: int, window: int) -> list[tuple[int, int]]:
-    """(start, end) of each window over that many tokens, all of the same length, overlapping by half or more.
+    """(start, end) of each window over `tokens` tokens; all of equal length, overlapping by half or more.
 
-    `window` 0 reads any ticket as a whole.
+    With `window` 0, every ticket is one window.
     """
     if not window or tokens <= window:
         return [(0, tokens)]
@@ -33,47 +33,47 @@ def windows(tokens: int, window: int) -> list[tuple[int, int]]:
     return [(start, start + window) for start in starts]
 
 
-def spokesman(logits: np.ndarray, of_story: bool) -> tuple[int, np.ndarray]:
-    """Which of (windows, teams) logits speaks for the ticket, and the ticket's logits (teams,).
+def select_window(logits: np.ndarray, is_long: bool) -> tuple[int, np.ndarray]:
+    """The index of the selected window and the ticket's logits (teams,), from `logits` (windows, teams).
 
-    Of a story the median is taken off each team, less its mean over the teams; then the window speaks in
-    which a team stands out most above the others, and its logits are made less sure.
+    For a long ticket, each team's median (centred over the teams) is subtracted, the window with the largest
+    margin of its best team over the mean is selected, and its logits are divided by LONG_TICKET_TEMPERATURE.
     """
-    if not of_story:
+    if not is_long:
         chosen = int(np.argmax(logits.max(axis=1)))
         return chosen, logits[chosen]
     background = np.median(logits, axis=0)
     logits = logits - (background - background.mean())
     chosen = int(np.argmax(logits.max(axis=1) - logits.mean(axis=1)))
-    return chosen, logits[chosen] / STORY_DOUBT
+    return chosen, logits[chosen] / LONG_TICKET_TEMPERATURE
 
 
 def read_windows(
     run: Callable[[np.ndarray], np.ndarray], input_ids: np.ndarray, window: int
 ) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """Logits (batch, teams) of tickets of any length, and the window of each that they come from.
+    """Logits (batch, teams) of tickets of any length, and the window that was selected for each.
 
-    `run` maps ids (rows, tokens) to logits (rows, teams); `input_ids` (batch, tokens) is filled up with 0.
+    `run` maps ids (rows, tokens) to logits (rows, teams); `input_ids` (batch, tokens) is padded with 0.
     """
     lengths = (input_ids != 0).sum(axis=1).tolist()
     if not window or input_ids.shape[1] <= window:
         return run(input_ids), [(0, length) for length in lengths]
-    of_story = [length > STORY * window for length in lengths]
+    is_long = [length > LONG_TICKET_WINDOWS * window for length in lengths]
     pieces = [
         (row, *piece)
         for row, length in enumerate(lengths)
-        for piece in windows(length, window // 2 if of_story[row] else window)
+        for piece in windows(length, window // 2 if is_long[row] else window)
     ]
     rows = np.zeros((len(pieces), max(end - start for _, start, end in pieces)), dtype=np.int64)
     for line, (row, start, end) in zip(rows, pieces, strict=True):
         line[: end - start] = input_ids[row, start:end]
-    scored = np.concatenate([run(rows[at : at + MOST_ROWS]) for at in range(0, len(rows), MOST_ROWS)])
+    scored = np.concatenate([run(rows[at : at + MAX_ROWS]) for at in range(0, len(rows), MAX_ROWS)])
     owner = np.array([row for row, _, _ in pieces])
     logits: list[np.ndarray] = []
     chosen: list[tuple[int, int]] = []
     for row in range(len(lengths)):
         own = np.flatnonzero(owner == row)
-        which, ticket = spokesman(scored[own], of_story[row])
+        selected, ticket = select_window(scored[own], is_long[row])
         logits.append(ticket)
-        chosen.append(pieces[int(own[which])][1:])
+        chosen.append(pieces[int(own[selected])][1:])
     return np.stack(logits).astype(np.float32), chosen

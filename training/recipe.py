@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_type_hints
 FOLDER = Path(__file__).parent / "recipes"
 LARGEST_SEED = 2**31 - 1
 MOST_EPOCHS = 10_000
-# The least and the most of a number. Where nothing is said: at least 0; a dropout is at least 0 and below 1.
+# (least, most) of a setting; by default at least 0, and below 1 for a dropout.
 BOUNDS: dict[str, tuple[float, float]] = {
     "min_count": (1, 1_000_000),
     "max_tokens": (1, 1_000_000),
@@ -26,19 +26,27 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "wide": (0, 65_536),
     "window": (0, 1_000_000),
     "label_smoothing": (0, 0.99),
-    "average": (0, 0.999999),
+    "ema_decay": (0, 0.999999),
     "soft_labels": (0, 1),
 }
 BELOW_ONE = (0, 0.99)
+RENAMED = {  # old names of settings, for recipe files written for an earlier version
+    "average": "ema_decay",
+    "matching": "vector_loss",
+    "most_taught": "max_teacher_tokens",
+    "most_tokens": "max_train_tokens",
+    "prose": "outlier_exposure",
+    "word_dropout": "token_dropout",
+}
 
 
 class RecipeError(ValueError):
-    """A recipe that does not exist or cannot be used."""
+    """The recipe does not exist or has a faulty setting."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of one training run; what each means stands beside it in the recipe files."""
+    """The settings of one training run; the comments in the recipe files explain each."""
 
     name: str
     min_count: int
@@ -53,25 +61,25 @@ class Recipe:
     batch_size: int
     learning_rate: float
     seed: int
-    # What the course has not: left out of a recipe file, it is not used.
+    # Optional: off unless the recipe file sets them.
     positions: Literal["learned", "relative"] = "learned"
     bigrams: int = 0
     wide: int = 0
     embedding_dropout: float = 0.0
     bigram_dropout: float = 0.0
     head_dropout: float = 0.0
-    word_dropout: float = 0.0
+    token_dropout: float = 0.0
     window: int = 0
     schedule: Literal["constant", "cosine"] = "constant"
     weight_decay: float = 0.0
     label_smoothing: float = 0.0
-    average: float = 0.0
+    ema_decay: float = 0.0
     teacher: Literal["none", "words", "encoder"] = "none"
     soft_labels: float = 0.0
-    matching: float = 0.0
-    most_taught: int = 0
-    prose: float = 0.0
-    most_tokens: int = 0
+    vector_loss: float = 0.0
+    max_teacher_tokens: int = 0
+    outlier_exposure: float = 0.0
+    max_train_tokens: int = 0
 
     def to_json(self) -> dict:
         return asdict(self)
@@ -84,7 +92,7 @@ def recipe_names() -> list[str]:
 def load_recipe(name: str, **changes: int | float) -> Recipe:
     """The recipe of that name (or of that TOML file), with `changes` to single settings.
 
-    Raises RecipeError that names what exists, what is missing, what is unknown or what cannot be.
+    RecipeError for an unknown recipe, or lists every setting that is missing, unknown or out of range.
     """
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     names = recipe_names()
@@ -103,23 +111,25 @@ def load_recipe(name: str, **changes: int | float) -> Recipe:
 
 
 def _faults(settings: dict[str, Any]) -> list[str]:
-    """Everything that is wrong with the settings of a recipe."""
+    """One message for each setting that is missing, unknown, renamed or out of range."""
     kinds = {name: kind for name, kind in get_type_hints(Recipe).items() if name != "name"}
     needed = [one.name for one in fields(Recipe) if one.default is MISSING and one.name != "name"]
     faults = [f"the setting {name!r} is missing" for name in needed if name not in settings]
     for name, value in settings.items():
-        if name not in kinds:
+        if name in RENAMED:
+            faults.append(f"the setting {name!r} is now called {RENAMED[name]!r}")
+        elif name not in kinds:
             near = difflib.get_close_matches(name, kinds, n=1)
             faults.append(f"there is no setting {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
         elif expected := _expected(name, kinds[name], value):
             faults.append(f"{name} = {value!r}: expected {expected}")
     if not faults and settings["d"] % settings["heads"]:
-        faults.append(f"heads = {settings['heads']}: d = {settings['d']} cannot be shared out among them")
+        faults.append(f"heads = {settings['heads']}: d = {settings['d']} must be a multiple of it")
     return faults
 
 
 def _expected(name: str, kind: Any, value: Any) -> str:
-    """What a setting has to be, or nothing where it is that."""
+    """What the setting must be, or "" if the value is valid."""
     choices = get_args(kind)
     if choices:
         return "" if value in choices else f"one of {', '.join(map(repr, choices))}"

@@ -27,10 +27,9 @@ from training.assess.label_errors import corrections_in, to_csv
 from training.command_line import guarded, share, whole
 from training.data.columns import add_column_flags, columns_of
 from training.data.dataset import DataError, Dataset, Tickets, clean_columns, load_dataset
-from training.export.bundle_builder import calibrate, open_bundle, with_metrics
+from training.export.bundle_builder import calibrate, uncalibrated_bundle, with_metrics
 from training.export.onnx_graph import to_onnx
-from training.fit import processes as parallel
-from training.fit.device import CPU, DEVICE_NAMES, Device, DeviceError, choose_device
+from training.fit import distributed
 from training.fit.loop import CheckpointError, Epoch
 from training.fit.trainer import find_teacher, make_tokenizer, train
 from training.recipe import LARGEST_SEED, MOST_EPOCHS, Recipe, RecipeError, load_recipe, recipe_names
@@ -58,29 +57,27 @@ class Run:
     checks: Checks
 
 
-def run(
-    dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "texts", device: Device = CPU
-) -> Run | None:
+def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "texts") -> Run | None:
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
     `report`: "texts" shows tickets, "ids" only names them, "none" skips what is not about the bundle itself.
-    Of several processes (`training.fit.processes`) only the first goes on after training.
+    Of several processes (`training.fit.distributed`) only the first goes on after training.
     """
-    teacher = find_teacher(recipe, device)
+    teacher = find_teacher(recipe)
     tokenizer = make_tokenizer(dataset, recipe, teacher)
     if tokenizer.vocab_size <= UNKNOWN_ID + 1:
         raise DataError(f"no word comes {recipe.min_count} times in the training tickets: nothing to learn")
     print(outline(recipe, teacher is not None))
     work = out.with_name(f".{out.name}.training")
-    network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher, device)
+    network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher)
     if not all(math.isfinite(epoch.loss + epoch.valid_loss) for epoch in history):
         raise RecipeError(
             f"the loss is not a number any more: the learning rate {recipe.learning_rate} is too high"
         )
-    if parallel.number() > 0:
+    if distributed.rank() > 0:
         return None
     model = to_onnx(network)
-    bundle = calibrate(open_bundle(model, tokenizer, dataset, recipe, out, name), dataset)
+    bundle = calibrate(uncalibrated_bundle(model, tokenizer, dataset, recipe, out, name), dataset)
     answers = answer(bundle, dataset.valid.texts)
     evaluation = assess(answers, dataset.valid, dataset.teams)
     bundle = with_metrics(bundle, answers, evaluation)
@@ -130,7 +127,10 @@ def check_out(out: Path, name: str) -> None:
 
 def outline(recipe: Recipe, with_encoder: bool) -> str:
     """What comes; without a terminal the end of the first epoch is the first sign of life."""
-    steps = [f"{'at most ' if recipe.most_tokens else ''}{recipe.epochs} epochs", "calibration and checks"]
+    steps = [
+        f"{'at most ' if recipe.max_train_tokens else ''}{recipe.epochs} epochs",
+        "calibration and checks",
+    ]
     if recipe.teacher == "encoder" and with_encoder:
         steps.insert(0, "a sentence encoder reads the tickets (a few minutes without a word)")
     elif recipe.teacher != "none":
@@ -237,13 +237,6 @@ def parser() -> argparse.ArgumentParser:
         help="texts: with what customers wrote; ids: tickets by id only; none: without baselines, robustness "
         "and label errors (default: texts)",
     )
-    made.add_argument(
-        "--device",
-        choices=DEVICE_NAMES,
-        default="auto",
-        help="auto: a GPU where PyTorch finds one, else the CPU; emulator: the CPU, with every attention "
-        "executed by attention.cu itself, thousands of times slower (default: auto)",
-    )
     made.add_argument("--name", help="the bundle's name (default: the name of its folder)")
     add_column_flags(made)
     checks = made.add_argument_group("checks")
@@ -276,16 +269,15 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    parallel.start()
-    if parallel.number() > 0:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # the first speaks for all
+    distributed.start()
+    if distributed.rank() > 0:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # only rank 0 prints
     return guarded(
         "training.train",
         lambda: command(options),
         BundleError,
         CheckpointError,
         DataError,
-        DeviceError,
         RecipeError,
         stopped="stopped; the same command continues after the last whole epoch",
     )
@@ -297,9 +289,8 @@ def command(options: argparse.Namespace) -> int:
         name: getattr(options, name) for name in ("epochs", "seed") if getattr(options, name) is not None
     }
     if options.epochs is not None:
-        changes["most_tokens"] = 0  # as many as asked for, however long they take
+        changes["max_train_tokens"] = 0  # as many as asked for, however long they take
     recipe = load_recipe(options.recipe, **changes)
-    device = choose_device(options.device)
     out = options.out.resolve()
     name = options.name if options.name is not None else out.name
     check_out(out, name)
@@ -310,8 +301,8 @@ def command(options: argparse.Namespace) -> int:
         f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
         f"{len(dataset.teams)} teams"
     )
-    result = run(dataset, recipe, out, name, options.report, device)
-    parallel.stop()
+    result = run(dataset, recipe, out, name, options.report)
+    distributed.stop()
     if result is None:
         return 0
     print(summary(result))
@@ -321,7 +312,7 @@ def command(options: argparse.Namespace) -> int:
 
 def dataset_of(options: argparse.Namespace, recipe: Recipe, out: Path) -> Dataset:
     """The checked tickets of `--data`, or synthetic ones, or both."""
-    if options.data is None and parallel.processes() > 1:
+    if options.data is None and distributed.world_size() > 1:
         raise DataError("several processes need --data")
     dataset = load_dataset(
         options.data or synthetic_tickets(out, options.synthetic or SYNTHETIC_TICKETS, recipe.seed),

@@ -67,7 +67,7 @@ def _hand_off() -> None:
 def _ascii_words() -> None:
     from models import tokenizer
 
-    tokenizer._cuts_words = lambda library: False
+    tokenizer._is_word_tokenizer = lambda library: False
 
 
 def _run_on_loop() -> None:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from kernels import attention, emulator, formula, launch
 from models.bundle import load_bundle
 from models.text import join
-from training.export.from_onnx import reopen
+from training.export.from_onnx import from_onnx
 
 TOLERANCE = 1e-6
 TRACED, OTHERS, EMULATED = "T-65052", 100, 6
@@ -27,7 +27,7 @@ def bundle(shipped_bundle):
 
 @pytest.fixture(scope="module")
 def network(shipped_bundle):
-    return reopen(shipped_bundle / "model.onnx")
+    return from_onnx(shipped_bundle / "model.onnx")
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def test_correct_export_train_compare_reload(tmp_path: Path, shipped_bundle: Pat
         said = run("service.feedback", "export", "--url", url, "--out", corrected, "--add-to", earlier)
         assert f"{len(CLEAR)} feedbacks" in said
         assert f"{300 + len(CLEAR)} tickets in" in said
-        options = ["--recipe", "course", "--epochs", 3, "--report", "none"]
+        options = ["--recipe", "baseline", "--epochs", 3, "--report", "none"]
         run("training.train", "--data", corrected, "--valid", valid, "--out", runs, *options)
         compared = json.loads(run("training.compare", shipped_bundle, runs, "--data", valid, "--json"))
         assert compared["tickets"] == 50

@@ -109,7 +109,7 @@ def test_a_request_in_two_thousand_words_is_found_wherever_it_stands(form, place
     "kind", ["job", "weather", "creative", "noise", "vague", "other_language", "knowledge", "chat"]
 )
 def test_what_is_no_ticket_goes_to_review(kind, bundle):
-    if bundle.config.out_of_scope.least_usual is None:
+    if bundle.config.out_of_scope.min_typicality is None:
         pytest.xfail("the shipped bundle does not know what is out of scope")
     texts = sorted({found.text for found in out_of_scope(600, seed=5, split="test") if found.kind == kind})
     routed = read(bundle, texts).routed

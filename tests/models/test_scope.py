@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from models import scope
 from models.languages import FUNCTION_WORDS, languages_of_words, script
-from models.scope import Reading, Scope, objections, read, usualness
+from models.scope import Reading, Scope, read, review_reasons, typicality
+from training.assess import scope as assess_scope
 from training.assess.scope import fit
 
 SURE = np.array([9.0, 0.0, 0.0], dtype=np.float32)
@@ -70,32 +71,32 @@ def english() -> Scope:
 @pytest.fixture(scope="module")
 def words_alone() -> Scope:
     """Without the comparison with validation tickets, which a dozen of them are too few for."""
-    return fitted(ENGLISH, least_usual=None)
+    return fitted(ENGLISH, min_typicality=None)
 
 
 def test_its_own_tickets_pass(english: Scope) -> None:
     for listed in ENGLISH.values():
         for text in listed:
-            assert objections(text, max(SURE), english) == []
+            assert review_reasons(text, max(SURE), english) == []
 
 
 @pytest.mark.parametrize(
     "text", ["Locked out of my account", "card charged twice", "WHERE IS MY PARCEL", "password reset broken"]
 )
 def test_normal_short_tickets_pass(words_alone: Scope, text: str) -> None:
-    assert objections(text, max(SURE), words_alone) == []
+    assert review_reasons(text, max(SURE), words_alone) == []
 
 
 @pytest.mark.parametrize(
     "text", ["I need help.", "??", "", "help", "can you help", "1234", "🙏", "my ... the"]
 )
 def test_too_short(words_alone: Scope, text: str) -> None:
-    assert objections(text, max(SURE), words_alone) == ["too_short"]
+    assert review_reasons(text, max(SURE), words_alone) == ["too_short"]
 
 
 @pytest.mark.parametrize("text", ["asdfkj qwoei zxcvm", "hjkl", "my parcel qqq www eee rrr ttt yyy"])
 def test_mostly_unknown_words(words_alone: Scope, text: str) -> None:
-    assert objections(text, max(SURE), words_alone) == ["mostly_unknown_words"]
+    assert review_reasons(text, max(SURE), words_alone) == ["mostly_unknown_words"]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +121,8 @@ def test_mostly_unknown_words(words_alone: Scope, text: str) -> None:
     ],
 )
 def test_another_language(words_alone: Scope, text: str, language: str) -> None:
-    assert read(text, words_alone).foreign == language
-    assert objections(text, max(SURE), words_alone) == ["unknown_language"]
+    assert read(text, words_alone).foreign_language == language
+    assert review_reasons(text, max(SURE), words_alone) == ["unknown_language"]
 
 
 @pytest.mark.parametrize(
@@ -136,45 +137,47 @@ def test_another_language(words_alone: Scope, text: str, language: str) -> None:
     ],
 )
 def test_a_foreign_word_or_a_typo_is_not_another_language(words_alone: Scope, text: str) -> None:
-    assert read(text, words_alone).foreign is None
+    assert read(text, words_alone).foreign_language is None
 
 
 def test_a_router_trained_in_french_knows_french_and_not_english() -> None:
-    french = fitted(FRENCH, least_usual=None)
+    french = fitted(FRENCH, min_typicality=None)
     assert french.languages == ["French"]
-    assert objections("Mon colis est en retard depuis une semaine", max(SURE), french) == []
-    assert objections("I have not seen it yet, where should it be", max(SURE), french) == ["unknown_language"]
+    assert review_reasons("Mon colis est en retard depuis une semaine", max(SURE), french) == []
+    assert review_reasons("I have not seen it yet, where should it be", max(SURE), french) == [
+        "unknown_language"
+    ]
 
 
 def test_a_router_trained_in_two_languages_knows_both() -> None:
-    both = fitted(ENGLISH | FRENCH, least_usual=None)
+    both = fitted(ENGLISH | FRENCH, min_typicality=None)
     assert both.languages == ["English", "French"]
     for text in ("Where is my parcel? It is late", "Mon colis est en retard depuis une semaine"):
-        assert objections(text, max(SURE), both) == []
-    assert objections("Wo ist mein Paket? Es sollte am Dienstag kommen.", max(SURE), both) == [
+        assert review_reasons(text, max(SURE), both) == []
+    assert review_reasons("Wo ist mein Paket? Es sollte am Dienstag kommen.", max(SURE), both) == [
         "unknown_language"
     ]
 
 
 def test_small_logits_and_rare_words_that_tell_little_are_out_of_scope(english: Scope) -> None:
     text = "Can you work for me one week, I need the money"
-    assert objections("My parcel is late, where is the courier", max(SURE), english) == []
-    assert objections(text, max(SURE) - 5, english) == ["out_of_scope"]
-    assert objections(text, max(SURE) - 5, english.model_copy(update={"least_usual": None})) == []
+    assert review_reasons("My parcel is late, where is the courier", max(SURE), english) == []
+    assert review_reasons(text, max(SURE) - 5, english) == ["out_of_scope"]
+    assert review_reasons(text, max(SURE) - 5, english.model_copy(update={"min_typicality": None})) == []
 
 
 def test_each_measure_counts(english: Scope) -> None:
     ticket = read("My parcel is late, where is the courier", english)
-    usual = usualness(ticket, 9.0, english)
-    assert usualness(ticket, 8.0, english) < usual
-    assert usualness(ticket._replace(telling=0.0), 9.0, english) < usual
-    assert usualness(ticket._replace(rarity=8.0), 9.0, english) < usual
+    typical = typicality(ticket, 9.0, english)
+    assert typicality(ticket, 8.0, english) < typical
+    assert typicality(ticket._replace(informativeness=0.0), 9.0, english) < typical
+    assert typicality(ticket._replace(idf=8.0), 9.0, english) < typical
 
 
 def test_tail_probabilities_are_multiplied() -> None:
-    made = Scope(usual=[[1.0, 2.0, 3.0], [1.0, 2.0], [-5.0]], least_usual=-9.0)
-    ticket = Reading(words=9, unknown=0, telling=0.5, rarity=4.0, foreign=None)
-    assert usualness(ticket, 2.5, made) == pytest.approx(
+    made = Scope(quantiles=[[1.0, 2.0, 3.0], [1.0, 2.0], [-5.0]], min_typicality=-9.0)
+    ticket = Reading(words=9, unknown=0, informativeness=0.5, idf=4.0, foreign_language=None)
+    assert typicality(ticket, 2.5, made) == pytest.approx(
         math.log(2.5 / 4) + math.log(0.5 / 3) + math.log(1.5 / 2)
     )
 
@@ -182,28 +185,31 @@ def test_tail_probabilities_are_multiplied() -> None:
 def test_a_story_around_a_request_does_not_make_it_rare(english: Scope) -> None:
     request = "My parcel was left at the wrong door by the courier and the parcel is late. " * 4
     story = "Yesterday grandmother painted seven wooden boats beside a quiet river near Lisbon. " * 20
-    alone = read(request, english).rarity
-    assert read(request + story, english).rarity == pytest.approx(alone, abs=0.5)
-    assert read(story + request + story, english).rarity == pytest.approx(alone, abs=0.5)
-    assert read(story, english).rarity > alone + 1
+    alone = read(request, english).idf
+    assert read(request + story, english).idf == pytest.approx(alone, abs=0.5)
+    assert read(story + request + story, english).idf == pytest.approx(alone, abs=0.5)
+    assert read(story, english).idf > alone + 1
 
 
 def test_a_short_ticket_must_tell_something(english: Scope) -> None:
-    told = read("I need help", english).telling
-    assert objections("I need help", max(SURE), english.model_copy(update={"least_telling": told})) == []
-    wanting_more = english.model_copy(update={"least_telling": told + 0.01})
-    assert objections("I need help", max(SURE), wanting_more) == ["too_short"]
+    told = read("I need help", english).informativeness
+    assert (
+        review_reasons("I need help", max(SURE), english.model_copy(update={"min_informativeness": told}))
+        == []
+    )
+    wanting_more = english.model_copy(update={"min_informativeness": told + 0.01})
+    assert review_reasons("I need help", max(SURE), wanting_more) == ["too_short"]
 
 
 @pytest.mark.parametrize("typo", ["parcle", "parce", "parcell", "parxel", "prcel", "paarcel"])
 def test_sees_through_one_typing_error(english: Scope, typo: str) -> None:
-    known = scope.known_words(english)
+    known = scope.vocabulary(english)
     assert known[typo] == known["parcel"]._replace(known=False)
 
 
 @pytest.mark.parametrize("word", ["prcl", "parcexyl", "tha", "weather", "zzzz"])
 def test_does_not_see_through_two_nor_in_a_short_word(english: Scope, word: str) -> None:
-    assert scope.known_words(english)[word] == scope.Word(0.0, english.rarest, False)
+    assert scope.vocabulary(english)[word] == scope.Word(0.0, english.unknown_idf, False)
 
 
 def test_keeps_the_share_of_validation_tickets_that_was_asked_for() -> None:
@@ -212,12 +218,14 @@ def test_keeps_the_share_of_validation_tickets_that_was_asked_for() -> None:
     logits = np.random.default_rng(0).normal(size=(len(texts), 3))  # so all tickets differ
     for kept in (0.9, 0.98):
         made = fit(texts, teams, texts, logits, kept=kept)
-        passed = sum(not objections(text, max(row), made) for text, row in zip(texts, logits, strict=True))
+        passed = sum(
+            not review_reasons(text, max(row), made) for text, row in zip(texts, logits, strict=True)
+        )
         assert passed / len(texts) == pytest.approx(kept, abs=0.01)
 
 
 def test_without_statistics_nothing_is_objected_to() -> None:
-    assert objections("asdf", 0.0, Scope()) == []
+    assert review_reasons("asdf", 0.0, Scope()) == []
 
 
 def test_survives_its_json(english: Scope) -> None:
@@ -229,11 +237,11 @@ def test_survives_its_json(english: Scope) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"telling": "not base64!"},
-        {"rarity": ""},
+        {"informativeness": "not base64!"},
+        {"idf": ""},
         {"words": "one more"},
-        {"usual": []},
-        {"usual": [[1.0], [], [1.0]]},
+        {"quantiles": []},
+        {"quantiles": [[1.0], [], [1.0]]},
     ],
 )
 def test_refuses_damaged_figures(english: Scope, changes: dict[str, object]) -> None:
@@ -242,15 +250,15 @@ def test_refuses_damaged_figures(english: Scope, changes: dict[str, object]) -> 
 
 
 def test_a_word_of_one_team_tells_more_than_a_word_of_all(english: Scope) -> None:
-    known = scope.known_words(english)
-    assert known["parcel"].telling > 0.5 > 0.1 > known["the"].telling >= 0
-    assert known["the"].rarity is None
-    assert known["courier"].rarity > known["parcel"].rarity > 0
+    known = scope.vocabulary(english)
+    assert known["parcel"].informativeness > 0.5 > 0.1 > known["the"].informativeness >= 0
+    assert known["the"].idf is None
+    assert known["courier"].idf > known["parcel"].idf > 0
 
 
 def test_remembers_only_so_many_words(english: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = scope.known_words(english)
-    monkeypatch.setattr(type(known), "MOST_REMEMBERED", 100)
+    known = scope.vocabulary(english)
+    monkeypatch.setattr(type(known), "MAX_CACHED", 100)
     for number in range(1000):
         assert not known[f"word{number}"].known
     assert len(known) <= 100
@@ -261,15 +269,15 @@ def test_a_word_without_end_is_not_searched_for_slips(
     english: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search takes the square of the length, in time and memory: this would be 2e10 letters."""
-    monkeypatch.setattr(scope, "_without_a_letter", lambda word: pytest.fail(f"{len(word)} letters"))
-    words = scope.known_words(english)
+    monkeypatch.setattr(scope, "_deletions", lambda word: pytest.fail(f"{len(word)} letters"))
+    words = scope.vocabulary(english)
     assert words["a" * 200_000] == words.unknown
     assert words["漢" * 200_000] == words.unknown
-    assert max(map(len, words), default=0) <= scope.LONGEST_MISTYPED, "and it is not remembered"
+    assert max(map(len, words), default=0) <= scope.MAX_LETTERS_CORRECTED, "and it is not remembered"
 
 
 def test_the_table_keeps_the_commonest_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scope, "MOST_WORDS_KEPT", 5)
+    monkeypatch.setattr(assess_scope, "MAX_WORDS", 5)
     assert fitted(ENGLISH).words.split() == ["the", "my", "and", "parcel", "was"]
 
 
@@ -277,7 +285,7 @@ def test_the_table_keeps_the_commonest_words_only(monkeypatch: pytest.MonkeyPatc
 def test_reads_any_text(text: str) -> None:
     ticket = read(text, fitted_once())
     assert 0 <= ticket.unknown <= ticket.words
-    assert ticket.telling >= 0
+    assert ticket.informativeness >= 0
 
 
 _FITTED: list[Scope] = []
@@ -295,10 +303,10 @@ def test_larkfield_tickets_pass_even_with_typing_errors(larkfield: dict[str, lis
     made = fit([r["text"] for r in train], [r["team"] for r in train], valid, np.tile(SURE, (len(valid), 1)))
     assert made.languages == ["English"]
     assert made.scripts == ["LATIN"]
-    assert sum(bool(objections(text, max(SURE), made)) for text in valid) <= 9
+    assert sum(bool(review_reasons(text, max(SURE), made)) for text in valid) <= 9
     rng = random.Random(0)
     garbled = [" ".join(_mistyped(word, rng) for word in text.split()) for text in valid]
-    assert sum(bool(objections(text, max(SURE), made)) for text in garbled) <= 60
+    assert sum(bool(review_reasons(text, max(SURE), made)) for text in garbled) <= 60
 
 
 def _mistyped(word: str, rng: random.Random) -> str:
@@ -329,8 +337,8 @@ def test_scripts() -> None:
 def test_the_same_tickets_give_the_same_scope_whatever_the_hash_seed() -> None:
     texts = [text for listed in ENGLISH.values() for text in listed]
     program = (
-        "import numpy as np\nfrom models import scope\n"
-        f"scope.MOST_WORDS_KEPT = 7\ntexts = {texts!r}\nteams = ['a', 'b', 'c'] * 4\n"
+        "import numpy as np\nfrom training.assess import scope\n"
+        f"scope.MAX_WORDS = 7\ntexts = {texts!r}\nteams = ['a', 'b', 'c'] * 4\n"
         "print(scope.fit(texts, teams, texts, np.ones((12, 3))).model_dump_json())"
     )
     made = {
@@ -344,3 +352,18 @@ def test_the_same_tickets_give_the_same_scope_whatever_the_hash_seed() -> None:
         for seed in ("0", "1", "2")
     }
     assert len(made) == 1
+
+
+def test_a_scope_with_the_field_names_of_earlier_bundles_loads(english: Scope) -> None:
+    old_names = {
+        "informativeness": "telling",
+        "idf": "rarity",
+        "unknown_idf": "rarest",
+        "quantiles": "usual",
+        "min_typicality": "least_usual",
+        "max_unknown_share": "most_unknown",
+        "min_informativeness": "least_telling",
+    }
+    stored = {old_names.get(name, name): value for name, value in english.model_dump().items()}
+    assert set(old_names.values()) <= set(stored)
+    assert Scope.model_validate(stored) == english

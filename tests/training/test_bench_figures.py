@@ -37,7 +37,7 @@ def test_recall_keeps_95_percent_of_what_is_known():
 
 def test_speed_and_calibration_of_a_real_bundle(tmp_path):
     data = write_csv(tmp_path / "t.csv", ticket_rows(240))
-    arguments = ["--data", str(data), "--recipe", "course", "--epochs", "4", "--report", "none"]
+    arguments = ["--data", str(data), "--recipe", "baseline", "--epochs", "4", "--report", "none"]
     assert train_command.main([*arguments, "--out", str(tmp_path / "o")]) == 0
     run = SimpleNamespace(bundle=load_bundle(tmp_path / "o"), dataset=load_dataset(data))
     assert 0 <= cross_fitted_error(run) < 0.5

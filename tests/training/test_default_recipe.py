@@ -14,30 +14,35 @@ from training_examples import ticket_rows, write_csv
 
 import training.train as train_command
 from models.bundle import load_bundle, quiet_options
-from models.network import PAIR, REACH, Network, NetworkConfig, bigram_rows
-from models.tokenizer import Tokenizer, build_word_tokenizer, with_more_words
-from models.windows import read_windows, spokesman, windows
+from models.network import MAX_DISTANCE, PAIR_MULTIPLIER, Network, NetworkConfig, bigram_rows
+from models.tokenizer import Tokenizer, build_word_tokenizer, extend_vocabulary
+from models.windows import read_windows, select_window, windows
 from training.data.batches import TokenIds
 from training.data.dataset import load_dataset
-from training.export.from_onnx import reopen
+from training.export.from_onnx import from_onnx
 from training.export.onnx_graph import to_onnx
 from training.fit import trainer as learn
-from training.fit.loop import cosine, thin
-from training.fit.trainer import among_prose, encode
+from training.fit.loop import cosine, token_dropout
+from training.fit.trainer import add_outliers, encode
 from training.recipe import FOLDER, load_recipe
 from training.synthetic import filler
-from training.teachers.embeddings import Informed, common_pairs, pair_vectors, settle
+from training.teachers.embeddings import (
+    ProjectedEmbedding,
+    common_pairs,
+    materialize_embeddings,
+    pair_vectors,
+)
 from training.teachers.encoder import load_teacher
 from training.teachers.outlier_text import (
-    SHORTEST_REPLACED,
-    estranged,
-    everyday,
-    in_prose,
+    MIN_LETTERS_REPLACED,
+    drop_similar,
+    embed_in_outlier_text,
+    filler_sentences,
+    outlier_text,
+    replace_words,
     sentences,
-    story,
-    unlike,
 )
-from training.teachers.soft_labels import learn_lessons
+from training.teachers.soft_labels import soft_labels_for
 
 YES = np.array(True)
 SIZES = {"vocab_size": 60, "teams": 4, "d": 16, "heads": 4, "feed_forward": 32, "positions": "relative"}
@@ -56,7 +61,7 @@ def network_of(config: NetworkConfig) -> Network:
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    settle(network)
+    materialize_embeddings(network)
     return network
 
 
@@ -71,7 +76,12 @@ def padded(lengths: list[int], vocab_size: int = 60) -> torch.Tensor:
 
 def test_a_pair_is_a_token_and_its_left_neighbour():
     rows = bigram_rows(torch.tensor([[3, 5, 3, 5]]), 11).tolist()[0]
-    assert rows == [3, (3 * PAIR + 5) % 11, (5 * PAIR + 3) % 11, (3 * PAIR + 5) % 11]
+    assert rows == [
+        3,
+        (3 * PAIR_MULTIPLIER + 5) % 11,
+        (5 * PAIR_MULTIPLIER + 3) % 11,
+        (3 * PAIR_MULTIPLIER + 5) % 11,
+    ]
 
 
 @pytest.mark.parametrize("config", CONFIGS[1:])
@@ -86,7 +96,7 @@ def test_relative_positions_see_distance_not_place():
     mask = network.relative(60)
     assert mask.shape == (4, 60, 60)
     assert torch.equal(mask[:, 0, 5], mask[:, 40, 45])
-    assert torch.equal(mask[:, 0, REACH], mask[:, 0, 59])
+    assert torch.equal(mask[:, 0, MAX_DISTANCE], mask[:, 0, 59])
     assert not torch.equal(mask[:, 10, 5], mask[:, 5, 10])
 
 
@@ -98,7 +108,7 @@ def test_the_graph_gives_what_torch_gives(config, lengths):
     session = onnxruntime.InferenceSession(model, quiet_options(), providers=["CPUExecutionProvider"])
     with torch.no_grad():
         logits, weights = network(ids, return_weights=True)
-        again = reopen(model)(ids)
+        again = from_onnx(model)(ids)
     got, got_weights = session.run(["logits", "attention"], {"input_ids": ids.numpy(), "with_attention": YES})
     np.testing.assert_allclose(got, logits.numpy(), atol=2e-5)
     np.testing.assert_allclose(got_weights, weights.numpy(), atol=1e-5)
@@ -180,19 +190,21 @@ def test_the_surest_window_speaks_and_short_tickets_are_read_whole():
     assert max(rows * tokens for rows, tokens in shapes) <= 64 * 20
     assert read_windows(run, batch[1:, :5], 20)[1] == [(0, 5)]
     assert shapes[-1] == (1, 5)
-    assert max(tokens for _, tokens in shapes[:-1]) == 10  # a story's windows are half as long: no padding
+    assert (
+        max(tokens for _, tokens in shapes[:-1]) == 10
+    )  # a outlier_text's windows are half as long: no padding
     assert read_windows(run, batch, 0)[1] == [(0, 700), (0, 5)]
 
 
 def test_what_a_story_says_is_background():
-    story, request = [0.0, 2.0, 0.1], [1.4, 1.9, 0.0]
-    long = np.array([story] * 8 + [request] + [story] * 8, np.float32)
-    which, logits = spokesman(long, of_story=True)
+    outlier_text, request = [0.0, 2.0, 0.1], [1.4, 1.9, 0.0]
+    long = np.array([outlier_text] * 8 + [request] + [outlier_text] * 8, np.float32)
+    which, logits = select_window(long, is_long=True)
     assert which == 8
     assert logits.argmax() == 0
     assert logits.max() < 1.4
-    assert spokesman(long, of_story=False)[0] == 0
-    np.testing.assert_array_equal(spokesman(long, of_story=False)[1], long[0])
+    assert select_window(long, is_long=False)[0] == 0
+    np.testing.assert_array_equal(select_window(long, is_long=False)[1], long[0])
 
 
 # ---------------------------------------------------------------------------------------------- learning
@@ -200,14 +212,14 @@ def test_what_a_story_says_is_background():
 
 def test_thinned_tickets_lose_a_share_and_have_no_holes():
     ids = padded([50] * 200 + [3] * 20 + [30] * 20)
-    thinned = thin(ids, 0.2, np.random.default_rng(0)).numpy()
+    thinned = token_dropout(ids, 0.2, np.random.default_rng(0)).numpy()
     real = thinned != 0
     assert (real == (np.cumsum(~real, axis=1) == 0)).all()  # padding only at the end
     assert 0.88 < real[:200].sum() / 10_000 < 0.92  # 0.8 stay, and 0.1 become unknown
     assert 0.09 < (thinned[:200] == 1).sum() / 10_000 < 0.14
     np.testing.assert_array_equal(thinned[200:220, :3], ids[200:220, :3])
-    assert thin(ids, 0.0, np.random.default_rng(0)) is ids
-    alone = thin(padded([4] * 500), 0.9, np.random.default_rng(0))
+    assert token_dropout(ids, 0.0, np.random.default_rng(0)) is ids
+    alone = token_dropout(padded([4] * 500), 0.9, np.random.default_rng(0))
     assert (alone != 0).any(dim=1).all()
 
 
@@ -229,34 +241,34 @@ def test_word_counts_doubt_a_wrong_label_out_of_fold():
     texts, targets = labelled(240)
     wrong = targets.copy()
     wrong[::20] = (wrong[::20] + 1) % 3
-    lessons = learn_lessons(texts, wrong, 3, None, reworded=0, seed=0)
-    assert lessons.vectors is None
-    np.testing.assert_allclose(lessons.soft.sum(axis=1), 1, atol=1e-5)
-    assert (lessons.soft.argmax(axis=1) == targets).mean() > 0.95
+    labels = soft_labels_for(texts, wrong, 3, None, augmented=0, seed=0)
+    assert labels.vectors is None
+    np.testing.assert_allclose(labels.soft.sum(axis=1), 1, atol=1e-5)
+    assert (labels.soft.argmax(axis=1) == targets).mean() > 0.95
 
 
 def test_two_teams_and_rare_teams_can_be_taught():
     texts, targets = labelled(60)
-    two = learn_lessons(texts, np.minimum(targets, 1), 2, None, reworded=0, seed=0)
+    two = soft_labels_for(texts, np.minimum(targets, 1), 2, None, augmented=0, seed=0)
     assert (two.soft.argmax(axis=1) == np.minimum(targets, 1)).mean() > 0.9
     rare = np.concatenate([targets[:50], [3], targets[51:]])
     with pytest.warns(UserWarning, match="least populated"):
-        assert learn_lessons(texts, rare, 4, None, reworded=0, seed=0).soft.shape == (60, 4)
+        assert soft_labels_for(texts, rare, 4, None, augmented=0, seed=0).soft.shape == (60, 4)
 
 
 def test_informed_embeddings_become_a_table():
     torch.manual_seed(0)
     network = Network(CONFIGS[3]).eval()
     vectors = torch.randn(60, 20)
-    network.token = Informed(vectors, 30, 16).eval()
-    network.wide.token = Informed(vectors, 30, 8).eval()
-    network.bigram = Informed(torch.randn(50, 20), 50, 16).eval()
-    network.wide.bigram = Informed(torch.randn(50, 20), 50, 8).eval()
+    network.token = ProjectedEmbedding(vectors, 30, 16).eval()
+    network.wide.token = ProjectedEmbedding(vectors, 30, 8).eval()
+    network.bigram = ProjectedEmbedding(torch.randn(50, 20), 50, 16).eval()
+    network.wide.bigram = ProjectedEmbedding(torch.randn(50, 20), 50, 8).eval()
     ids = padded([12, 5])
     before = network(ids)
-    untaught = network.token.table()[40] - vectors[40] @ network.token.lift
+    untaught = network.token.table()[40] - vectors[40] @ network.token.projection
     assert untaught.abs().max() < 1e-6
-    settle(network)
+    materialize_embeddings(network)
     for owner in (network, network.wide):
         for table in (owner.token, owner.bigram):
             assert torch.equal(table.weight, table.weight.half().float())
@@ -293,13 +305,17 @@ def test_a_pair_starts_from_what_its_words_do_not_say():
     tokens = TokenIds.from_rows([list(pair) for pair in pairs for _ in range(3)])
     rows = 997
     found = pair_vectors(vocabulary, vectors, tokens, rows, SaysMore(vocabulary, vectors))
-    assert np.argmax(found[:, -1]) == np.argmax(np.linalg.norm(found, axis=1)) == (2 * PAIR + 3) % rows
-    assert not found[(1 * PAIR + 3) % rows].any()  # [UNK] b
+    assert (
+        np.argmax(found[:, -1])
+        == np.argmax(np.linalg.norm(found, axis=1))
+        == (2 * PAIR_MULTIPLIER + 3) % rows
+    )
+    assert not found[(1 * PAIR_MULTIPLIER + 3) % rows].any()  # [UNK] b
 
 
 def test_more_words_follow_those_of_the_tickets():
     words = build_word_tokenizer(["rake rake hose hose"])
-    more = with_more_words(words, ["apple", "rake", "zinc"])
+    more = extend_vocabulary(words, ["apple", "rake", "zinc"])
     assert [more.id_to_token(i) for i in range(more.get_vocab_size())] == [
         "[PAD]",
         "[UNK]",
@@ -380,7 +396,7 @@ def test_a_ticket_stands_whole_somewhere_in_the_story():
     generator = np.random.default_rng(0)
     places = []
     for _ in range(50):
-        text = in_prose("The rake is bent.", sentences(), 60, generator)
+        text = embed_in_outlier_text("The rake is bent.", sentences(), 60, generator)
         assert 60 <= len(text.split()) - 4 <= 60 + 20
         places.append(text.index("The rake is bent.") / len(text))
     assert min(places) < 0.1
@@ -390,23 +406,23 @@ def test_a_ticket_stands_whole_somewhere_in_the_story():
 def test_some_longer_words_of_a_story_are_strange():
     generator = np.random.default_rng(0)
     sentence = "The rake and the old shed were bent again"
-    made = [estranged(sentence, ["quasar"], generator).split() for _ in range(50)]
+    made = [replace_words(sentence, ["quasar"], generator).split() for _ in range(50)]
     assert all(len(words) == 9 for words in made)
     assert 0.2 < np.mean([word == "quasar" for words in made for word in words]) * 9 / 5 < 0.6
     kept = [
         word
         for words in made
         for word, old in zip(words, sentence.split(), strict=True)
-        if len(old) < SHORTEST_REPLACED
+        if len(old) < MIN_LETTERS_REPLACED
     ]
     assert "quasar" not in kept
-    told = story(["The rake was bent."], 400, generator, ["quasar"])
+    told = outlier_text(["The rake was bent."], 400, generator, ["quasar"])
     assert 0.3 < np.mean(["quasar" in sentence for sentence in told]) < 0.6
-    assert story(["The rake was bent."], 8, generator) == ["The rake was bent."] * 2
+    assert outlier_text(["The rake was bent."], 8, generator) == ["The rake was bent."] * 2
 
 
 def test_everyday_sentences_are_not_those_of_the_stories_that_test():
-    told = everyday(5)
+    told = filler_sentences(5)
     assert len(set(told)) == len(told) > 100
     tests = {sentence for seed in range(5) for sentence in filler(400, seed, paragraph_words=1).split("\n\n")}
     assert not tests & set(told)
@@ -415,7 +431,7 @@ def test_everyday_sentences_are_not_those_of_the_stories_that_test():
 def test_sentences_like_a_ticket_are_left_out():
     vectors = np.eye(3, dtype=np.float32)
     tickets = np.array([[0.6, 0.0, 0.8], [0.0, 0.4, 0.0]], np.float32)
-    assert unlike(["a", "b", "c"], vectors, tickets) == ["b"]
+    assert drop_similar(["a", "b", "c"], vectors, tickets) == ["b"]
 
 
 def test_examples_among_prose_keep_their_team_and_prose_has_none(quick, dataset):
@@ -424,10 +440,10 @@ def test_examples_among_prose_keep_their_team_and_prose_has_none(quick, dataset)
     plain = encode(dataset.train.texts, dataset.train.teams, reader, dataset.teams)
     soft = functional.one_hot(plain.targets, 3).float()
     plain = dataclasses.replace(plain, soft=soft, trust=torch.full((len(plain.targets),), 0.5))
-    more = among_prose(plain, dataset, recipe, reader, None)
+    more = add_outliers(plain, dataset, recipe, reader, None)
     added = slice(len(plain.tokens), None)
     added_tokens = more.tokens.lengths[added].sum()
-    assert 0 <= added_tokens - recipe.prose * len(plain.tokens.flat) < 60
+    assert 0 <= added_tokens - recipe.outlier_exposure * len(plain.tokens.flat) < 60
     assert more.tokens.lengths.max() <= 60
     alone = more.trust[added] == 0
     assert 0.4 < alone.double().mean() < 0.6
@@ -465,11 +481,11 @@ def test_the_encoder_teaches_other_wordings_too(teacher, monkeypatch):
     monkeypatch.setattr(teacher, "_words", None)
     monkeypatch.setattr("training.teachers.soft_labels.NEIGHBOURS", 3)
     texts, targets = labelled(90)
-    lessons = learn_lessons(texts, targets, 3, teacher, reworded=40, seed=0)
-    assert lessons.vectors.shape == (90, 384)
-    assert len(lessons.wordings) == len(lessons.wording_soft) == len(lessons.wording_vectors) == 40
-    assert sum(a.lower() != b for a, b in zip(texts, lessons.wordings, strict=False)) > 20
-    assert (lessons.soft.argmax(axis=1) == targets).mean() > 0.95
+    labels = soft_labels_for(texts, targets, 3, teacher, augmented=40, seed=0)
+    assert labels.vectors.shape == (90, 384)
+    assert len(labels.augmented_texts) == len(labels.augmented_soft) == len(labels.augmented_vectors) == 40
+    assert sum(a.lower() != b for a, b in zip(texts, labels.augmented_texts, strict=False)) > 20
+    assert (labels.soft.argmax(axis=1) == targets).mean() > 0.95
 
 
 def test_the_recipe_is_one_for_all_and_keeps_the_body():

@@ -19,7 +19,7 @@ SYLLABLES = ("ba", "do", "fi", "ku", "le", "mo", "na", "pi", "ra", "su", "to", "
 
 def trained(data: Path, out: Path, *flags: str):
     """Train on the file and give the bundle and the figures on its validation tickets."""
-    arguments = ["--data", str(data), "--out", str(out), "--recipe", "course", "--report", "none", *flags]
+    arguments = ["--data", str(data), "--out", str(out), "--recipe", "baseline", "--report", "none", *flags]
     assert train_command.main(arguments) == 0
     bundle = load_bundle(out)
     return bundle, evaluate(bundle, load_dataset(data).valid)
@@ -60,7 +60,7 @@ def test_150_teams(tmp_path):
 
 def test_more_teams_than_a_picture_can_show_fill_the_report(tmp_path):
     data = write_csv(tmp_path / "t.csv", many_teams(40, 10))
-    arguments = ["--data", str(data), "--out", str(tmp_path / "o"), "--recipe", "course", "--epochs", "1"]
+    arguments = ["--data", str(data), "--out", str(tmp_path / "o"), "--recipe", "baseline", "--epochs", "1"]
     assert train_command.main(arguments) == 0
     assert "teams with most mistakes" in (tmp_path / "o" / "report.html").read_text()
 
@@ -87,7 +87,7 @@ def test_200_000_tickets_fit_into_two_and_a_half_gigabytes(tmp_path):
     data = write_csv(tmp_path / "t.csv", ticket_rows(200_000))
     command = [sys.executable, "-c", PEAK_OF_200_000, "--data", str(data), "--out", str(tmp_path / "o")]
     done = subprocess.run(
-        [*command, "--recipe", "course", "--epochs", "1"], cwd=ROOT, capture_output=True, text=True
+        [*command, "--recipe", "baseline", "--epochs", "1"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     peak = int(done.stdout.split("peak megabytes")[1])

@@ -1,4 +1,4 @@
-"""What is usual in the training and validation tickets, for `models.scope` to compare live tickets with."""
+"""Fits the statistics that `models.scope` compares live tickets with."""
 
 import base64
 import math
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.languages import languages_of_words, script
-from models.scope import STEPS_PER_NAT, Scope, read, split, usualness
+from models.scope import STEPS_PER_NAT, Scope, read, split, typicality
 
-MOST_WORDS_KEPT = 30_000
-POINTS_KEPT = 512  # of the distribution of each measure
+MAX_WORDS = 30_000
+MAX_QUANTILES = 512  # of each measure
 
 
 def fit(
@@ -22,36 +22,40 @@ def fit(
     *,
     kept: float = 0.99,
 ) -> Scope:
-    """What is usual in the training tickets (`texts`, `teams`) and the validation tickets.
+    """The statistics of the training tickets (`texts`, `teams`) and the validation tickets.
 
-    `valid_logits` (tickets, teams) are the network's. `kept` is the share of validation tickets that are
-    usual enough. The other limits let at least 199 of 200 of them through.
+    `valid_logits` (tickets, teams) are the network's. `min_typicality` keeps the share `kept` of the
+    validation tickets in scope; each other limit keeps at least 199 of 200.
     """
-    words = _Fitted(texts, teams)
+    words = _WordStatistics(texts, teams)
     scope = Scope(
         words=" ".join(words.names),
-        telling=_in_steps(words.telling, STEPS_PER_NAT["telling"]),
-        rarity=_in_steps(words.rarity, STEPS_PER_NAT["rarity"]),
-        rarest=math.log(2 * len(texts)),
+        informativeness=_encode_nats(words.informativeness, STEPS_PER_NAT["informativeness"]),
+        idf=_encode_nats(words.idf, STEPS_PER_NAT["idf"]),
+        unknown_idf=math.log(2 * len(texts)),
         languages=_languages(texts),
         scripts=_scripts(texts),
     )
     tickets = [read(text, scope) for text in valid_texts]
     largest = valid_logits.max(axis=1)
-    measures = (largest, [ticket.telling for ticket in tickets], [-ticket.rarity for ticket in tickets])
-    usual = scope.model_copy(update={"usual": [_points(values) for values in measures]})
-    scores = [usualness(ticket, float(logit), usual) for ticket, logit in zip(tickets, largest, strict=True)]
-    return usual.model_copy(
+    measures = (largest, [ticket.informativeness for ticket in tickets], [-ticket.idf for ticket in tickets])
+    compared = scope.model_copy(update={"quantiles": [_quantiles(values) for values in measures]})
+    scores = [
+        typicality(ticket, float(logit), compared) for ticket, logit in zip(tickets, largest, strict=True)
+    ]
+    return compared.model_copy(
         update={
-            "least_usual": float(np.quantile(scores, 1 - kept)),
-            "most_unknown": max(0.5, float(np.quantile([ticket.unknown_share for ticket in tickets], 0.995))),
-            "least_telling": float(np.quantile(measures[1], 0.005)) / 3,
+            "min_typicality": float(np.quantile(scores, 1 - kept)),
+            "max_unknown_share": max(
+                0.5, float(np.quantile([ticket.unknown_share for ticket in tickets], 0.995))
+            ),
+            "min_informativeness": float(np.quantile(measures[1], 0.005)) / 3,
         }
     )
 
 
 def _languages(texts: Sequence[str]) -> list[str]:
-    """The languages that one ticket in twenty is in, going by its short words."""
+    """The languages of at least one ticket in twenty, by its function words."""
     users = languages_of_words()
     tickets: Counter[str] = Counter()
     for text in texts:
@@ -63,7 +67,7 @@ def _languages(texts: Sequence[str]) -> list[str]:
 
 
 def _scripts(texts: Sequence[str]) -> list[str]:
-    """The scripts that one letter in a thousand is of."""
+    """The scripts of at least one letter in a thousand."""
     letters = Counter(letter for text in texts for letter in text if letter.isalpha())
     scripts: Counter[str] = Counter()
     for letter, count in letters.items():
@@ -71,12 +75,11 @@ def _scripts(texts: Sequence[str]) -> list[str]:
     return sorted(name for name, count in scripts.items() if 1000 * count >= scripts.total())
 
 
-class _Fitted:
-    """The commonest words that two tickets have, with what each says.
+class _WordStatistics:
+    """The commonest words of at least two tickets, with the statistics of each in nats.
 
-    `telling`: the divergence of the teams of its tickets from those of all tickets, in nats:
-    KL(P(team | word) || P(team)), where two imagined tickets of all teams temper the word's own.
-    `rarity`: -log of the share of tickets that have it.
+    `informativeness`: KL(P(team | word) || P(team)), smoothed with two pseudo-tickets of the prior P(team).
+    `idf`: -log of the share of tickets that contain the word.
     """
 
     def __init__(self, texts: Sequence[str], teams: Sequence[str]) -> None:
@@ -84,24 +87,24 @@ class _Fitted:
         shared = sorted(
             (word for word, count in tickets.items() if count >= 2), key=lambda w: (-tickets[w], w)
         )
-        self.names = shared[:MOST_WORDS_KEPT]
+        self.names = shared[:MAX_WORDS]
         row = {word: number for number, word in enumerate(self.names)}
         listed = sorted(set(teams))
         column = {team: number for number, team in enumerate(listed)}
         counts = np.zeros((len(row), len(listed)))
         for text, team in zip(texts, teams, strict=True):
             counts[[row[word] for word in set(split(text)) if word in row], column[team]] += 1
-        of_all = np.array([teams.count(team) for team in listed]) / len(teams)
-        tempered = (counts + 2 * of_all) / (counts.sum(axis=1, keepdims=True) + 2)
-        self.telling = (tempered * np.log(tempered / of_all)).sum(axis=1)
-        self.rarity = -np.log([tickets[word] / len(texts) for word in self.names])
+        prior = np.array([teams.count(team) for team in listed]) / len(teams)
+        smoothed = (counts + 2 * prior) / (counts.sum(axis=1, keepdims=True) + 2)
+        self.informativeness = (smoothed * np.log(smoothed / prior)).sum(axis=1)
+        self.idf = -np.log([tickets[word] / len(texts) for word in self.names])
 
 
-def _in_steps(nats: np.ndarray, per_nat: int) -> str:
+def _encode_nats(nats: np.ndarray, per_nat: int) -> str:
     return base64.b64encode(np.clip(np.round(nats * per_nat), 0, 255).astype(np.uint8).tobytes()).decode()
 
 
-def _points(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Values in rising order, or as many points of their distribution as are kept."""
-    count = min(len(values), POINTS_KEPT)
+def _quantiles(values: Sequence[float] | np.ndarray) -> list[float]:
+    """The sorted values, or at most MAX_QUANTILES quantiles of them."""
+    count = min(len(values), MAX_QUANTILES)
     return [round(float(value), 4) for value in np.quantile(values, (np.arange(count) + 0.5) / count)]

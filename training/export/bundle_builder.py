@@ -1,4 +1,4 @@
-"""The trained network as a bundle in memory: its graph, then what validation tickets say about it."""
+"""Builds the bundle in memory: exported graph, calibration, scope, and metrics on validation tickets."""
 
 import hashlib
 from dataclasses import asdict
@@ -11,7 +11,7 @@ import onnxruntime
 from models.bundle import Bundle, BundleConfig, Thresholds, quiet_options
 from models.decision import calibrated
 from models.reference import reference
-from models.scope import objections
+from models.scope import review_reasons
 from models.tokenizer import Tokenizer
 from training.assess.calibration import choose_threshold, fit_temperature
 from training.assess.evaluation import Answers, Evaluation, answer
@@ -21,7 +21,7 @@ from training.recipe import Recipe
 from training.versions import library_versions
 
 
-def open_bundle(
+def uncalibrated_bundle(
     model: bytes, tokenizer: Tokenizer, dataset: Dataset, recipe: Recipe, out: Path, name: str
 ) -> Bundle:
     """The exported network as a bundle in memory, not yet calibrated."""
@@ -43,22 +43,24 @@ def open_bundle(
 
 
 def calibrate(bundle: Bundle, dataset: Dataset) -> Bundle:
-    """Temperature, what is in scope, and the threshold, through the exported graph."""
+    """Fit the temperature, the scope and the threshold on the exported graph's validation logits."""
     train, valid = dataset.train, dataset.valid
     number = {team: place for place, team in enumerate(dataset.teams)}
     logits = answer(bundle, valid.texts).logits
     targets = np.array([number[team] for team in valid.teams])
     temperature = fit_temperature(logits, targets)
     scope = fit_scope(train.texts, train.teams, valid.texts, logits)
-    usual = np.array(
+    in_scope = np.array(
         [
-            not objections(text, max(row), scope)
+            not review_reasons(text, max(row), scope)
             for text, row in zip(valid.texts, logits.tolist(), strict=True)
         ]
     )
-    probabilities = calibrated(logits[usual], temperature)
-    thresholds = choose_threshold(probabilities.max(axis=1), probabilities.argmax(axis=1) == targets[usual])
-    coverage = (thresholds.coverage or 0.0) * float(usual.mean())
+    probabilities = calibrated(logits[in_scope], temperature)
+    thresholds = choose_threshold(
+        probabilities.max(axis=1), probabilities.argmax(axis=1) == targets[in_scope]
+    )
+    coverage = (thresholds.coverage or 0.0) * float(in_scope.mean())
     return _with_config(
         bundle,
         temperature=temperature,
@@ -68,7 +70,7 @@ def calibrate(bundle: Bundle, dataset: Dataset) -> Bundle:
 
 
 def with_metrics(bundle: Bundle, answers: Answers, evaluation: Evaluation) -> Bundle:
-    """Add the figures on the validation tickets, and what serving compares its traffic with."""
+    """Add the validation metrics, and the reference that serving compares its traffic with."""
     counts = np.array([max(1, one.tokens) for one in answers.tickets])
     unknown = np.array([one.unknown for one in answers.tickets]) / counts
     traffic = reference(

@@ -26,7 +26,7 @@ FIRST_WORD_ID = 2
 END = np.iinfo(np.int64).max  # of a Slice: to the end
 
 
-class Passed(NamedTuple):
+class BlockActivations(NamedTuple):
     """Values inside one block, by their names in the graph: what the ReLU let through
     (batch * n, feed_forward), and the attention weights (batch, heads, n, n)."""
 
@@ -34,7 +34,7 @@ class Passed(NamedTuple):
     attention: str
 
 
-def effects_on_request(graph: GraphBuilder, blocks: list[Passed], teams: int) -> None:
+def effects_on_request(graph: GraphBuilder, blocks: list[BlockActivations], teams: int) -> None:
     """Add `effects` (batch, n) in an If that runs when `contrast` (1 or batch, teams) is given.
 
     Left out, `contrast` is empty: the branch does not run and `effects` has size 0. Padding has effect 0.
@@ -64,7 +64,7 @@ def effects_on_request(graph: GraphBuilder, blocks: list[Passed], teams: int) ->
     )
 
 
-def _walk_back(back: GraphBuilder, blocks: list[Passed], wide: int) -> None:
+def _walk_back(back: GraphBuilder, blocks: list[BlockActivations], wide: int) -> None:
     # gradient of contrast · logits by the normed mean (batch, 1, d), then by each token (batch * n, d)
     last_axis, middle_axis = _axis(back, -1), _axis(back, 1)
     by_pooled = back.op("Gemm", "contrast", "head.weight", transB=1)

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from models.network import Network, NetworkConfig
 
 
-def reopen(model: bytes | Path) -> Network:
+def from_onnx(model: bytes | Path) -> Network:
     """The network that `export.to_onnx` wrote, in evaluation mode; ValueError for any other graph."""
     graph = onnx.load_model_from_string(model if isinstance(model, bytes) else model.read_bytes()).graph
     stored = {

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from models.network import Network
 from training.export.effects_graph import FIRST_WORD_ID
-from training.export.from_onnx import reopen
+from training.export.from_onnx import from_onnx
 
 Attribution = Callable[[Sequence[int], np.ndarray], np.ndarray]
 
 
 def candidates(bundle: Path) -> dict[str, Attribution]:
     """Attributions by name; each takes ids and contrast (teams,) and gives (tokens,)."""
-    network = reopen(bundle / "model.onnx")
+    network = from_onnx(bundle / "model.onnx")
     for parameter in network.parameters():
         parameter.requires_grad_(False)
     return {

@@ -10,15 +10,13 @@ on `contrast`.
 """
 
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.network import PAIR, REACH, Network
-from training.export.effects_graph import Passed, effects_on_request
+from models.network import MAX_DISTANCE, PAIR_MULTIPLIER, Network
+from training.export.effects_graph import BlockActivations, effects_on_request
 from training.export.graph_builder import GraphBuilder
 
 # Added to the scores of padding: exp of it is exactly 0, and unlike -inf it leaves a ticket of nothing
@@ -45,7 +43,7 @@ def to_onnx(network: Network) -> bytes:
     _mask(graph, network, graph.op("Unsqueeze", padding, "one_two"))
 
     x = graph.op("Reshape", x, "flat")  # (batch * n, d)
-    blocks: list[Passed] = []
+    blocks: list[BlockActivations] = []
     for number in range(config.blocks):
         x, passed = _block(graph, weights, number, x, config.d // config.heads)
         blocks.append(passed)
@@ -103,7 +101,7 @@ def _rows(
 def _pairs(graph: GraphBuilder, rows: int) -> str:
     """`models.network.bigram_rows` (batch, n)."""
     left = graph.op("Pad", "input_ids", graph.constant("shift_right", [0, 1, 0, -1], np.int64))
-    left = graph.op("Mul", left, graph.constant("pair", PAIR, np.int64))
+    left = graph.op("Mul", left, graph.constant("pair", PAIR_MULTIPLIER, np.int64))
     return graph.op("Mod", graph.op("Add", left, "input_ids"), graph.constant("pairs", rows, np.int64))
 
 
@@ -116,10 +114,17 @@ def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
     if network.config.positions == "learned":
         graph.op("Identity", padding, name="mask")
         return
-    ints = {"reach": REACH, "nearest": -REACH, "scalar_one": 1, "two": [2], "line": [0, -1], "laid": LAID}
+    ints = {
+        "reach": MAX_DISTANCE,
+        "nearest": -MAX_DISTANCE,
+        "scalar_one": 1,
+        "two": [2],
+        "line": [0, -1],
+        "laid": LAID,
+    }
     for name, value in {**ints, "last_axis": [2], "starts": [0, 0], "heads": [network.config.heads]}.items():
         graph.constant(name, value, np.int64)
-    graph.constant("distance", network.distance.numpy())
+    graph.constant("distance", network.bias.numpy())
     graph.constant("laid_distance", network.relative(LAID).numpy())
     n = graph.op("Shape", "input_ids", start=1, name="tokens")  # (1,)
     count = graph.op("Squeeze", n, "zero", name="token_count")
@@ -185,7 +190,7 @@ def _linear(
 
 def _block(
     graph: GraphBuilder, weights: dict[str, np.ndarray], number: int, x: str, d_k: int
-) -> tuple[str, Passed]:
+) -> tuple[str, BlockActivations]:
     """One pre-norm block on x (batch * n, d); also what passed through its inside."""
     prefix = f"blocks.{number}"
     normed = _norm(graph, weights, f"{prefix}.norm_1", x)
@@ -206,7 +211,7 @@ def _block(
         "Relu", _linear(graph, weights, f"{prefix}.up", _norm(graph, weights, f"{prefix}.norm_2", middle))
     )
     out = graph.op("Add", middle, _linear(graph, weights, f"{prefix}.down", inner))
-    return out, Passed(inner, attention)
+    return out, BlockActivations(inner, attention)
 
 
 def _mean_and_head(
@@ -260,10 +265,3 @@ def _attention_on_request(graph: GraphBuilder, weights: list[str]) -> None:
         then_branch=branch(yes, "asked_attention"),
         else_branch=branch(no, "no_attention"),
     )
-
-
-def node_times(session_profile: list[dict[str, Any]]) -> Iterator[tuple[str, str, int]]:
-    """(node, operator, microseconds) of each node that ran, from ONNX Runtime's profile."""
-    for event in session_profile:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            yield event["name"].removesuffix("_kernel_time"), event["args"]["op_name"], event["dur"]

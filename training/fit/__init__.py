@@ -1,1 +1,1 @@
-"""The training loop, its checkpoints and processes, and what is put together for it."""
+"""The training loop, its checkpoints, data-parallel training, and the examples it trains on."""

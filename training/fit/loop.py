@@ -1,11 +1,11 @@
 """The training loop: batches of equal length, Adam, a checkpoint after each epoch.
 
-A recipe may ask for more than the course: a rate that rises and falls, weight decay, tokens left out at
-random, soft labels and vectors to match (`training.teachers.soft_labels`), and an average over the steps'
-weights, which is then what is validated and exported.
+A recipe may add a cosine schedule with warm-up, weight decay, token dropout, soft labels and sentence vectors
+(`training.teachers.soft_labels`), and an exponential moving average (EMA) of the weights. With an EMA, the
+averaged weights are validated and exported.
 
-Every random choice of an epoch follows from the seed and the epoch's number, so a run that was killed
-continues from its last checkpoint and ends with the very weights of an undisturbed run.
+Every random choice of an epoch depends only on the seed and the epoch's number. A run that was killed
+therefore continues from its last checkpoint and ends with the same weights as an uninterrupted run.
 """
 
 import copy
@@ -25,29 +25,28 @@ from torch.nn import functional as F
 from models.network import Network
 from models.tokenizer import UNKNOWN_ID
 from training.data.batches import TokenIds, batches_by_length
-from training.fit import processes as parallel
-from training.fit.device import CPU, Device
+from training.fit import distributed
 from training.recipe import Recipe
 
 EVALUATION_BATCH = 128
 WARM_UP = 0.1  # share of the steps in which a cosine schedule rises
-LAST_RATE = 0.02  # of the learning rate, at its end
-AVERAGE_EVERY = 4  # steps
-LARGEST_GRADIENT = 1.0  # norm; only with a cosine schedule
-SHORTEST_THINNED = 4  # tickets of fewer tokens are left whole
-MADE_UNKNOWN = 0.5  # share of the left-out tokens in whose place the unknown token stands
+LAST_RATE = 0.02  # share of the learning rate at the end of a cosine schedule
+EMA_EVERY = 4  # steps
+MAX_GRADIENT_NORM = 1.0  # norm; only with a cosine schedule
+MIN_TOKENS_FOR_DROPOUT = 4  # shorter tickets keep all their tokens
+REPLACED_BY_UNKNOWN = 0.5  # share of the dropped tokens that become the unknown token
 
 
 class CheckpointError(ValueError):
-    """A file that should be a checkpoint and is not."""
+    """The checkpoint file cannot be read."""
 
 
 @dataclass(frozen=True)
 class Examples:
     """Tokens and targets of one split; `targets` (tickets,) int64 are positions in the list of teams.
 
-    For training by soft labels also `soft` (tickets, teams), the share `trust` (tickets,) that the label has
-    beside them, and `vectors` (tickets, size) to match, zero where there is none.
+    For distillation also `soft` labels (tickets, teams), the weight `trust` (tickets,) of the hard label
+    beside them, and the `vectors` (tickets, size) to predict, zero where a ticket has none.
     """
 
     tokens: TokenIds
@@ -56,19 +55,10 @@ class Examples:
     trust: torch.Tensor | None = None
     vectors: torch.Tensor | None = None
 
-    def to(self, device: torch.device) -> "Examples":
-        """The same examples with their targets on `device`; the tokens stay, batches of them are moved."""
-        targets, *rest = (
-            None if values is None else values.to(device)
-            for values in (self.targets, self.soft, self.trust, self.vectors)
-        )
-        assert targets is not None
-        return Examples(self.tokens, targets, *rest)
-
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the training tickets came to."""
+    """The figures of one epoch."""
 
     number: int
     loss: float
@@ -80,7 +70,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Step:
-    """Told after each batch, for the progress bar."""
+    """The state after one batch, for the progress bar."""
 
     epoch: int
     done: int  # training tickets seen, over all epochs
@@ -90,16 +80,15 @@ class Step:
 
 
 class Learner:
-    """A network while it learns: its optimizer, its rate, its average, and what predicts vectors to match."""
+    """A network in training: its optimizer, schedule, EMA, and the head that predicts sentence vectors."""
 
     def __init__(self, network: Network, recipe: Recipe, vector_size: int, steps: int) -> None:
         self.network, self.recipe, self.steps = network, recipe, steps
         self.step_number = 0
-        device = network.head.weight.device
-        self.match = nn.Linear(network.head.in_features, vector_size).to(device) if vector_size else None
+        self.vector_head = nn.Linear(network.head.in_features, vector_size) if vector_size else None
         matrices: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
-        for module in (network, *([self.match] if self.match else [])):
+        for module in (network, *([self.vector_head] if self.vector_head else [])):
             for parameter in module.parameters():
                 (matrices if parameter.dim() > 1 else others).append(parameter)
         self.parameters = matrices + others
@@ -115,41 +104,43 @@ class Learner:
             self.optimizer = torch.optim.AdamW(
                 groups, lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
             )
-        self.average = copy.deepcopy(network).eval() if recipe.average else None
+        self.ema = copy.deepcopy(network).eval() if recipe.ema_decay else None
 
     @property
     def best(self) -> Network:
-        """The network to validate and to keep."""
-        return self.average or self.network
+        """The network to validate and to export: the EMA, if there is one."""
+        return self.ema or self.network
 
     def step(self, loss: torch.Tensor | None) -> None:
-        """One step down the sum of all processes' losses, then the average follows; None adds nothing."""
+        """Step on the loss summed over ranks, then update the EMA; None means this rank has no examples."""
         self.optimizer.zero_grad()
         if loss is not None:
             loss.backward()
-        parallel.add_up_gradients(self.parameters)
+        distributed.all_reduce_gradients(self.parameters)
         if self.recipe.schedule == "cosine":
-            nn.utils.clip_grad_norm_(self.parameters, LARGEST_GRADIENT)
+            nn.utils.clip_grad_norm_(self.parameters, MAX_GRADIENT_NORM)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.recipe.learning_rate * cosine(self.step_number, self.steps)
         self.optimizer.step()
         self.step_number += 1
-        if self.average and self.step_number % AVERAGE_EVERY == 0:
-            self._follow(self.average)
+        if self.ema and self.step_number % EMA_EVERY == 0:
+            self._update_ema(self.ema)
 
     @torch.no_grad()
-    def _follow(self, average: Network) -> None:
-        done = self.step_number / AVERAGE_EVERY
-        old = min(self.recipe.average**AVERAGE_EVERY, (done + 1) / (done + 10))  # the start weighs little
-        torch._foreach_lerp_(list(average.parameters()), list(self.network.parameters()), 1 - old)
+    def _update_ema(self, ema: Network) -> None:
+        done = self.step_number / EMA_EVERY
+        decay = min(
+            self.recipe.ema_decay**EMA_EVERY, (done + 1) / (done + 10)
+        )  # bias correction: forget the first steps
+        torch._foreach_lerp_(list(ema.parameters()), list(self.network.parameters()), 1 - decay)
 
     def state(self) -> dict[str, Any]:
-        parts = {"network": self.network, "match": self.match, "average": self.average}
+        parts = {"network": self.network, "vector_head": self.vector_head, "ema": self.ema}
         states = {name: part.state_dict() for name, part in parts.items() if part is not None}
         return {**states, "optimizer": self.optimizer.state_dict(), "step": self.step_number}
 
     def load(self, state: dict[str, Any]) -> None:
-        parts = {"network": self.network, "match": self.match, "average": self.average}
+        parts = {"network": self.network, "vector_head": self.vector_head, "ema": self.ema}
         for name, part in parts.items():
             if part is not None:
                 part.load_state_dict(state[name])
@@ -158,7 +149,7 @@ class Learner:
 
 
 def cosine(step: int, steps: int) -> float:
-    """Share of the learning rate at a step: rises to 1 within the warm-up, then falls as half a cosine."""
+    """Factor of the learning rate at a step: linear warm-up to 1, then half a cosine."""
     warm = max(1.0, WARM_UP * steps)
     if step < warm:
         return (step + 1) / (warm + 1)
@@ -175,63 +166,58 @@ def fit(
     identity: str,
     on_step: Callable[[Step], None] = lambda step: None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-    device: Device = CPU,
 ) -> list[Epoch]:
-    """Train `network` in place on `device` and return its history; the network ends on the CPU.
+    """Train `network` in place and return its history.
 
-    Continues from `checkpoint` when that was written under the same `identity` (data, recipe, versions),
-    whatever device it was written on.
+    Continues from `checkpoint` if that has the same `identity` (data, recipe, versions).
     """
-    network.to(device.torch_device)
-    train, valid = train.to(device.torch_device), valid.to(device.torch_device)
     steps = recipe.epochs * math.ceil(len(train.tokens) / recipe.batch_size)
     vector_size = 0 if train.vectors is None else train.vectors.shape[1]
     learner = Learner(network, recipe, vector_size, steps)
     history = _resume(checkpoint, identity, learner)
-    if history and parallel.number() == 0:
+    if history and distributed.rank() == 0:
         print(f"continuing after epoch {len(history)}")
     for number in range(len(history) + 1, recipe.epochs + 1):
         started = time.perf_counter()
-        with device.attention():
-            loss, accuracy = _one_epoch(learner, train, number, on_step)
-            valid_loss, valid_accuracy = measure(learner.best, valid)
+        loss, accuracy = _one_epoch(learner, train, number, on_step)
+        valid_loss, valid_accuracy = measure(learner.best, valid)
         seconds = time.perf_counter() - started
         history.append(Epoch(number, loss, accuracy, valid_loss, valid_accuracy, seconds))
-        if parallel.number() == 0:
+        if distributed.rank() == 0:
             _save(checkpoint, identity, learner, history)
         on_epoch(history[-1])
     network.load_state_dict(learner.best.state_dict())
-    network.cpu().eval()
+    network.eval()
     return history
 
 
 def _one_epoch(
     learner: Learner, train: Examples, number: int, on_step: Callable[[Step], None]
 ) -> tuple[float, float]:
-    """One pass over the training tickets: mean loss, share of right answers while learning."""
+    """One pass over the training tickets; returns mean loss and training accuracy."""
     recipe, network = learner.recipe, learner.network
     network.train()
-    torch.manual_seed(recipe.seed * 100_003 + number + 10_000_019 * parallel.number())  # dropout
+    torch.manual_seed(recipe.seed * 100_003 + number + 10_000_019 * distributed.rank())  # dropout
     generator = np.random.default_rng((recipe.seed, number))  # order
-    thinning = np.random.default_rng((recipe.seed, number, 1))
+    dropout = np.random.default_rng((recipe.seed, number, 1))
     count = len(train.tokens)
     seen, loss_sum, right = 0, 0.0, 0
     for rows in batches_by_length(train.tokens.lengths, recipe.batch_size, generator):
-        ids = thin(train.tokens.padded(rows), recipe.word_dropout, thinning)
-        mine = parallel.share(rows)
-        if not len(mine):
+        ids = token_dropout(train.tokens.padded(rows), recipe.token_dropout, dropout)
+        local = distributed.local_rows(rows)
+        if not len(local):
             learner.step(None)
             continue
-        pooled = network.pooled(ids[mine].to(train.targets.device))
+        pooled = network.pooled(ids[local])
         logits = network.head(F.dropout(pooled, recipe.head_dropout))
-        loss = _loss(learner, train, rows[mine], pooled, logits) * (len(mine) / len(rows))
+        loss = _loss(learner, train, rows[local], pooled, logits) * (len(local) / len(rows))
         learner.step(loss)
-        seen += len(mine)
+        seen += len(local)
         loss_sum += loss.item() * len(rows)
-        right += int((logits.argmax(dim=1) == train.targets[rows[mine]]).sum())
-        done = (number - 1) * count + seen * parallel.processes()
+        right += int((logits.argmax(dim=1) == train.targets[rows[local]]).sum())
+        done = (number - 1) * count + seen * distributed.world_size()
         on_step(Step(number, min(done, number * count), recipe.epochs * count, loss_sum / seen, right / seen))
-    loss_sum, right, seen = parallel.add_up(
+    loss_sum, right, seen = distributed.all_reduce(
         torch.tensor([loss_sum, right, seen], dtype=torch.float64)
     ).tolist()
     return loss_sum / seen, right / seen
@@ -240,7 +226,7 @@ def _one_epoch(
 def _loss(
     learner: Learner, train: Examples, rows: np.ndarray, pooled: torch.Tensor, logits: torch.Tensor
 ) -> torch.Tensor:
-    """Cross-entropy with the label, in part with the soft label, and distance from the vector to match."""
+    """Cross-entropy with label and soft label, plus the cosine distance of predicted and teacher vectors."""
     recipe, targets = learner.recipe, train.targets[rows]
     if train.soft is None or train.trust is None:
         return F.cross_entropy(logits, targets, label_smoothing=recipe.label_smoothing)
@@ -248,27 +234,27 @@ def _loss(
     soft = F.cross_entropy(logits, train.soft[rows], reduction="none")
     trust = train.trust[rows]
     loss = (trust * hard + (1 - trust) * soft).mean()
-    if learner.match is not None and train.vectors is not None:
+    if learner.vector_head is not None and train.vectors is not None:
         vectors = train.vectors[rows]
         there = vectors.abs().sum(dim=1) > 0
-        likeness = F.cosine_similarity(learner.match(F.dropout(pooled, 0.1)), vectors)
-        loss = loss + recipe.matching * ((1 - likeness) * there).mean()
+        likeness = F.cosine_similarity(learner.vector_head(F.dropout(pooled, 0.1)), vectors)
+        loss = loss + recipe.vector_loss * ((1 - likeness) * there).mean()
     return loss
 
 
-def thin(ids: torch.Tensor, share: float, generator: np.random.Generator) -> torch.Tensor:
-    """Leave out a share of each ticket's tokens; in some of their places the unknown token stands.
+def token_dropout(ids: torch.Tensor, share: float, generator: np.random.Generator) -> torch.Tensor:
+    """Drop a share of each ticket's tokens; REPLACED_BY_UNKNOWN of them become the unknown token instead.
 
-    ids (batch, n) filled up with 0 at the end, and so is what comes back.
+    `ids` and the result are (batch, n), padded with 0 at the end.
     """
     if not share:
         return ids
     batch = ids.numpy()
     draw = generator.random(batch.shape)
-    long = (batch != 0).sum(axis=1, keepdims=True) >= SHORTEST_THINNED
+    long = (batch != 0).sum(axis=1, keepdims=True) >= MIN_TOKENS_FOR_DROPOUT
     out = (draw < share) & (batch != 0) & long
     out &= (~out & (batch != 0)).any(axis=1, keepdims=True)  # not all of them
-    unknown = out & (draw < share * MADE_UNKNOWN)
+    unknown = out & (draw < share * REPLACED_BY_UNKNOWN)
     kept = np.where(unknown, UNKNOWN_ID, np.where(out, 0, batch))
     order = np.argsort(kept == 0, axis=1, kind="stable")
     kept = np.take_along_axis(kept, order, axis=1)
@@ -285,15 +271,14 @@ def measure(network: nn.Module, examples: Examples) -> tuple[float, float]:
 
 @torch.no_grad()
 def predict(network: nn.Module, tokens: TokenIds) -> torch.Tensor:
-    """Logits (tickets, teams) in the order of the tickets, on the device of the network."""
+    """Logits (tickets, teams) in the order of the tickets."""
     network.eval()
-    device = next(network.parameters()).device
     pieces, order = [], []
     for rows in batches_by_length(tokens.lengths, EVALUATION_BATCH):
-        pieces.append(network(tokens.padded(rows).to(device)))
+        pieces.append(network(tokens.padded(rows)))
         order.append(rows)
     logits = torch.cat(pieces)
-    return logits[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
+    return logits[torch.from_numpy(np.argsort(np.concatenate(order)))]
 
 
 def _save(path: Path, identity: str, learner: Learner, history: list[Epoch]) -> None:
@@ -313,13 +298,12 @@ def _save(path: Path, identity: str, learner: Learner, history: list[Epoch]) -> 
 
 
 def _resume(path: Path, identity: str, learner: Learner) -> list[Epoch]:
-    """Load the checkpoint if it is of this very run; the epochs it has done."""
+    """Load the checkpoint if it has this identity; returns the epochs already done."""
     if not path.exists():
         return []
     try:
-        # Tensors and plain values only: no pickled code runs. `load` moves them to the device of this run.
-        state = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # the loader raises whatever the damage makes it raise
+        state = torch.load(path, weights_only=True)  # no pickled code runs
+    except Exception as error:  # the loader's exceptions share no base class
         raise CheckpointError(
             f"{path} is not a checkpoint, delete it: {str(error).splitlines()[0]}"
         ) from None

@@ -1,4 +1,4 @@
-"""The training run as a person watches it: a bar with loss, accuracy and time left, a line for each epoch."""
+"""The progress display of a training run: a bar with loss, accuracy and time left, and a line per epoch."""
 
 import sys
 from types import TracebackType
@@ -10,7 +10,7 @@ from training.fit.loop import Epoch, Step
 
 
 class Progress:
-    """Shows the steps and epochs that `training.fit.loop` tells it; without a terminal only the epochs."""
+    """Shows the steps and epochs of `training.fit.loop`; without a terminal only the epochs."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs

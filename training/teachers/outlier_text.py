@@ -1,9 +1,12 @@
-"""Sentences that ask nothing of any team, and what the network learns from them.
+"""Outlier exposure: text without a request, for training (Hendrycks et al. 2019).
 
-A router meets more than requests: a long ticket is mostly story, and some texts are no tickets at all. So a
-part of training is prose alone, for which every team is equally wrong (Hendrycks et al. 2019, "Deep Anomaly
-Detection with Outlier Exposure"), and tickets that stand somewhere in such prose, which are still for their
-team. Sentences too much like a training ticket are left out where the encoder can tell.
+Most of a long ticket is background, and some texts that reach a router are no tickets. The network therefore
+also trains on two kinds of examples ("Deep Anomaly Detection with Outlier Exposure"):
+
+- outlier text alone, whose target is the uniform distribution over the teams;
+- a ticket embedded in outlier text, whose target is the ticket's own.
+
+With a sentence encoder, sentences too similar to a training ticket are left out.
 """
 
 from collections.abc import Sequence
@@ -12,10 +15,10 @@ import numpy as np
 
 from training.synthetic import filler
 
-TOO_ALIKE = 0.5  # cosine of a sentence's and a ticket's vectors
-SCENE_WORDS = 400  # of the sentences of a scene
-ESTRANGED, REPLACED = 0.5, 0.4  # share of the sentences, and of their longer words
-SHORTEST_REPLACED = 4  # letters
+MAX_SIMILARITY = 0.5  # cosine of a sentence's and a ticket's vectors
+SCENE_WORDS = 400  # generated for each scene
+REPLACED_SENTENCES, REPLACED_WORDS = 0.5, 0.4  # shares: sentences with unseen words; words within them
+MIN_LETTERS_REPLACED = 4
 
 SENTENCES = """
 It rained all morning and cleared up after lunch. The wind has dropped since yesterday.
@@ -84,7 +87,7 @@ The recipe needs three eggs, some flour and a lemon. Stir it slowly until it thi
 The cat sat on the mat. All that glitters is not gold. A watched pot never boils. Better late than never.
 """
 
-# Parts of sentences that are put together at random: every story is a new one.
+# Parts of random sentences, so that texts do not repeat.
 WHO = """I|We|My wife|My husband|My sister|My brother|Our neighbour|The children|A friend of ours
 My mother|Our son|Our daughter|My uncle|The whole family|Everybody here|My grandmother
 A colleague|The twins|The people next door|She|He|They|My partner|An old friend|The teenagers
@@ -131,16 +134,16 @@ FRAMES = (
 )
 
 
-def composed(generator: np.random.Generator) -> str:
-    """A sentence put together from parts."""
+def random_sentence(generator: np.random.Generator) -> str:
+    """A sentence from a random frame and random parts."""
     frame, slots = FRAMES[int(generator.integers(len(FRAMES)))]
     chosen = [parts[generator.integers(len(parts))] for parts in map(_parts, slots)]
     made = frame.format(*chosen)
     return made[0].upper() + made[1:]
 
 
-def sentences(made: int = 0, seed: int = 0) -> list[str]:
-    """The sentences one by one, and so many that are put together."""
+def sentences(random_ones: int = 0, seed: int = 0) -> list[str]:
+    """The sentences of SENTENCES, then `random_ones` random ones."""
     found: list[str] = []
     for line in SENTENCES.strip().splitlines():
         rest = line
@@ -148,59 +151,66 @@ def sentences(made: int = 0, seed: int = 0) -> list[str]:
             rest = rest.replace(f"{mark} ", f"{mark}\n")
         found += rest.split("\n")
     generator = np.random.default_rng(seed)
-    return found + [composed(generator) for _ in range(made)]
+    return found + [random_sentence(generator) for _ in range(random_ones)]
 
 
-def everyday(scenes: int, seed: int = 0) -> list[str]:
-    """Different sentences of the stories around synthetic tickets, from so many scenes.
+def filler_sentences(scenes: int, seed: int = 0) -> list[str]:
+    """The distinct filler sentences of `scenes` synthetic scenes.
 
-    They are of the half that may teach: the stories that `training.assess.robustness` tells
-    share none of them.
+    They come from the "fit" split of the filler, which shares no line with the "test" split that
+    `training.assess.robustness` uses.
     """
-    stories = (
+    texts = (
         filler(SCENE_WORDS, seed + scene, paragraph_words=1, split="fit").split("\n\n")
         for scene in range(scenes)
     )
-    return list(dict.fromkeys(sentence for told in stories for sentence in told))
+    return list(dict.fromkeys(sentence for text in texts for sentence in text))
 
 
-def unlike(prose: Sequence[str], vectors: np.ndarray, tickets: np.ndarray) -> list[str]:
-    """The sentences whose vectors (sentences, size) are not too near any of the tickets' (tickets, size)."""
+def drop_similar(candidates: Sequence[str], vectors: np.ndarray, tickets: np.ndarray) -> list[str]:
+    """The sentences below MAX_SIMILARITY to every ticket; `vectors` and `tickets` are (n, size), length 1."""
     nearest = np.concatenate([(part @ tickets.T).max(axis=1) for part in np.array_split(vectors, 8)])
-    return [sentence for sentence, near in zip(prose, nearest, strict=True) if near < TOO_ALIKE]
+    return [sentence for sentence, near in zip(candidates, nearest, strict=True) if near < MAX_SIMILARITY]
 
 
-def estranged(sentence: str, strange: Sequence[str], generator: np.random.Generator) -> str:
-    """The sentence with some of its longer words replaced by any of the strange ones.
+def replace_words(sentence: str, unseen_words: Sequence[str], generator: np.random.Generator) -> str:
+    """The sentence with some of its longer words replaced by random unseen ones.
 
-    No stock of sentences holds all that people tell; that a word was never seen must not speak for a team.
+    This teaches that a word absent from the training tickets is no evidence for any team.
     """
     words = sentence.split()
     for at, draw in enumerate(generator.random(len(words))):
-        if draw < REPLACED and len(words[at]) >= SHORTEST_REPLACED:
-            words[at] = strange[int(generator.integers(len(strange)))]
+        if draw < REPLACED_WORDS and len(words[at]) >= MIN_LETTERS_REPLACED:
+            words[at] = unseen_words[int(generator.integers(len(unseen_words)))]
     return " ".join(words)
 
 
-def story(
-    prose: Sequence[str], words: int, generator: np.random.Generator, strange: Sequence[str] = ()
+def outlier_text(
+    source: Sequence[str], words: int, generator: np.random.Generator, unseen_words: Sequence[str] = ()
 ) -> list[str]:
-    """Sentences of about so many words in all, at least one; half of them estranged, if words are given."""
-    told: list[str] = []
+    """Random sentences of `source`, at least one and about `words` words in total.
+
+    `replace_words` changes REPLACED_SENTENCES of them where `unseen_words` is not empty.
+    """
+    chosen: list[str] = []
     count = 0
-    while not told or count < words:
-        sentence = prose[int(generator.integers(len(prose)))]
-        if strange and generator.random() < ESTRANGED:
-            sentence = estranged(sentence, strange, generator)
-        told.append(sentence)
+    while not chosen or count < words:
+        sentence = source[int(generator.integers(len(source)))]
+        if unseen_words and generator.random() < REPLACED_SENTENCES:
+            sentence = replace_words(sentence, unseen_words, generator)
+        chosen.append(sentence)
         count += len(sentence.split())
-    return told
+    return chosen
 
 
-def in_prose(
-    text: str, prose: Sequence[str], words: int, generator: np.random.Generator, strange: Sequence[str] = ()
+def embed_in_outlier_text(
+    text: str,
+    source: Sequence[str],
+    words: int,
+    generator: np.random.Generator,
+    unseen_words: Sequence[str] = (),
 ) -> str:
-    """The text as it is, somewhere in a story of about so many words."""
-    told = story(prose, words, generator, strange)
-    at = int(generator.integers(len(told) + 1))
-    return " ".join([*told[:at], text, *told[at:]])
+    """The unchanged text at a random place in outlier text of about `words` words."""
+    around = outlier_text(source, words, generator, unseen_words)
+    at = int(generator.integers(len(around) + 1))
+    return " ".join([*around[:at], text, *around[at:]])

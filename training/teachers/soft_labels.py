@@ -1,14 +1,14 @@
-"""What larger models that never serve can teach the network: soft labels, vectors and new wordings.
+"""Knowledge distillation: soft labels, sentence vectors and augmented texts from teachers that never serve.
 
-Word counts (TF-IDF with a linear support vector machine) and, where it is installed, a sentence encoder with
-logistic regression on its vectors look at every training ticket **out of fold**: each ticket is judged by
-models that have not seen it, so a wrong label is doubted instead of learned by heart. Their sum, weighted and
-made a probability so that it fits the labels best, is the soft label (Hinton et al. 2015, "Distilling the
-Knowledge in a Neural Network").
+Two teachers score every training ticket **out of fold**: TF-IDF with a linear support vector machine and,
+where it is installed, a sentence encoder with logistic regression. Each ticket is scored by models that were
+not trained on it, so a wrong label is questioned instead of memorised. The soft label is the softmax of the
+teachers' weighted sum; weight and temperature are those that fit the labels best (Hinton et al. 2015,
+"Distilling the Knowledge in a Neural Network").
 
-With the encoder there is more: tickets once more in other words, some replaced by one of their nearest
-neighbours and some left out, with the teachers' soft label for the result (after Jiao et al. 2020,
-"TinyBERT"), and the encoder's vector of every text, which the network learns to predict.
+With the encoder there are two more signals: augmented copies of tickets, in which some words are replaced by
+a near neighbour and some are dropped, with the teachers' soft labels for them (after Jiao et al. 2020,
+"TinyBERT"); and the encoder's vector of every text, which the network learns to predict.
 """
 
 from collections.abc import Sequence
@@ -28,46 +28,52 @@ from models.tokenizer import words
 from training.teachers.encoder import Teacher
 
 FOLDS = 4
-# Of the encoder in the sum, next to 1 for word counts, both at standard deviation 1: what fits best is taken.
+# Candidate weights of the encoder's scores; word counts have weight 1, and both have standard deviation 1.
 ENCODER_SHARES = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
-REPLACED, LEFT_OUT = 0.15, 0.08  # shares of the words of another wording
+REPLACED, DROPPED = 0.15, 0.08  # shares of the words of an augmented text
 NEIGHBOURS = 12
-SHORTEST_REPLACED = 4  # letters
+MIN_LETTERS_REPLACED = 4  # letters
 
 
 @dataclass(frozen=True)
-class Lessons:
-    """`soft` (tickets, teams) and, with the encoder, `vectors` (tickets, 384); then for other wordings."""
+class SoftLabels:
+    """`soft` (tickets, teams); with the encoder also `vectors` (tickets, 384) and augmented texts."""
 
     soft: np.ndarray
     vectors: np.ndarray | None = None
-    wordings: Sequence[str] = ()
-    wording_soft: np.ndarray | None = None
-    wording_vectors: np.ndarray | None = None
+    augmented_texts: Sequence[str] = ()
+    augmented_soft: np.ndarray | None = None
+    augmented_vectors: np.ndarray | None = None
 
 
-def learn_lessons(
+def soft_labels_for(
     texts: Sequence[str],
     targets: np.ndarray,
     teams: int,
     teacher: Teacher | None,
     *,
-    reworded: int,
+    augmented: int,
     seed: int,
-) -> Lessons:
-    """What the teachers say about training `texts`; `targets` (tickets,) int below `teams`.
+) -> SoftLabels:
+    """Soft labels for training `texts`; `targets` (tickets,) are ints below `teams`.
 
-    The first `reworded` texts get another wording each.
+    The first `augmented` texts get one augmented copy each, if there is a `teacher`.
     """
     if teacher is None:
-        return Lessons(_out_of_fold(texts, targets, teams, seed)[0])
+        return SoftLabels(_out_of_fold(texts, targets, teams, seed)[0])
     vectors = teacher.vectors(texts)
-    wordings = other_wordings(texts[:reworded], teacher, seed)
-    wording_vectors = teacher.vectors(wordings)
-    soft, wording_soft = _out_of_fold(
-        texts, targets, teams, seed, vectors=vectors, wordings=wordings, wording_vectors=wording_vectors
+    augmented_texts = augment(texts[:augmented], teacher, seed)
+    augmented_vectors = teacher.vectors(augmented_texts)
+    soft, augmented_soft = _out_of_fold(
+        texts,
+        targets,
+        teams,
+        seed,
+        vectors=vectors,
+        augmented_texts=augmented_texts,
+        augmented_vectors=augmented_vectors,
     )
-    return Lessons(soft, vectors, wordings, wording_soft, wording_vectors)
+    return SoftLabels(soft, vectors, augmented_texts, augmented_soft, augmented_vectors)
 
 
 def _out_of_fold(
@@ -77,22 +83,22 @@ def _out_of_fold(
     seed: int,
     *,
     vectors: np.ndarray | None = None,
-    wordings: Sequence[str] = (),
-    wording_vectors: np.ndarray | None = None,
+    augmented_texts: Sequence[str] = (),
+    augmented_vectors: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Soft labels of `texts` and of their `wordings`, each from models that saw neither."""
-    counts, counts_other = _empty(texts, teams), _empty(wordings, teams)
-    regression, regression_other = _empty(texts, teams), _empty(wordings, teams)
+    """Soft labels of `texts` and of their augmented copies, by models that were trained on neither."""
+    counts, counts_other = _empty(texts, teams), _empty(augmented_texts, teams)
+    regression, regression_other = _empty(texts, teams), _empty(augmented_texts, teams)
     for seen, held_out in _folds(targets, seed):
         judge = _word_counts([texts[row] for row in seen], targets[seen], teams)
         counts[held_out] = judge([texts[row] for row in held_out])
-        others = held_out[held_out < len(wordings)]
+        others = held_out[held_out < len(augmented_texts)]
         if len(others):
-            counts_other[others] = judge([wordings[row] for row in others])
-        if vectors is not None and wording_vectors is not None:
+            counts_other[others] = judge([augmented_texts[row] for row in others])
+        if vectors is not None and augmented_vectors is not None:
             weight, bias = _regression(vectors[seen], targets[seen], teams)
             regression[held_out] = vectors[held_out] @ weight + bias
-            regression_other[others] = wording_vectors[others] @ weight + bias
+            regression_other[others] = augmented_vectors[others] @ weight + bias
     scale = max(float(counts.std()), 1e-6)
     if vectors is None:
         fits = [(*_temperature(counts / scale, targets), 0.0)]
@@ -114,7 +120,7 @@ def _empty(texts: Sequence[str], teams: int) -> np.ndarray:
 
 
 def _folds(targets: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Like StratifiedKFold, which refuses when every team has fewer tickets than there are folds."""
+    """Stratified folds; fewer of them where no team has FOLDS tickets, which StratifiedKFold refuses."""
     folds = min(FOLDS, max(2, int(np.bincount(targets).max())))
     return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(targets, targets))
 
@@ -129,7 +135,7 @@ def _word_counts(texts: list[str], targets: np.ndarray, teams: int):  # type: ig
 
     def judge(others: list[str]) -> np.ndarray:
         found = machine.decision_function(vectorizer.transform(others))
-        scores = np.full((len(others), teams), -1.0, dtype=np.float32)  # a team the fold lacks: "not this"
+        scores = np.full((len(others), teams), -1.0, dtype=np.float32)  # -1 for a team that the fold lacks
         if len(machine.classes_) == 2:
             found = np.stack([-found, found], axis=1)
         scores[:, machine.classes_] = found
@@ -172,27 +178,27 @@ def _soften(scores: np.ndarray, temperature: float) -> np.ndarray:
     return calibrated(scores, temperature).astype(np.float32)
 
 
-def other_wordings(texts: Sequence[str], teacher: Teacher, seed: int) -> list[str]:
-    """Each text once more, with some words replaced by a word near in meaning and some left out."""
+def augment(texts: Sequence[str], teacher: Teacher, seed: int) -> list[str]:
+    """A copy of each text with some words replaced by a near neighbour and some dropped."""
     generator = np.random.default_rng((seed, 1))
     split = [words(text) for text in texts]
     seen = {word for text in split for word in text}
-    near = neighbours(sorted(word for word in seen if len(word) >= SHORTEST_REPLACED), teacher)
-    return [_other_wording(text, near, generator) for text in split]
+    near = neighbours(sorted(word for word in seen if len(word) >= MIN_LETTERS_REPLACED), teacher)
+    return [_augment(text, near, generator) for text in split]
 
 
-def _other_wording(text: list[str], near: dict[str, list[str]], generator: np.random.Generator) -> str:
+def _augment(text: list[str], near: dict[str, list[str]], generator: np.random.Generator) -> str:
     kept: list[str] = []
     for word, draw in zip(text, generator.random(len(text)), strict=True):
         if draw < REPLACED and word in near:
             kept.append(near[word][generator.integers(len(near[word]))])
-        elif draw < 1 - LEFT_OUT or len(text) <= SHORTEST_REPLACED:
+        elif draw < 1 - DROPPED or len(text) <= MIN_LETTERS_REPLACED:
             kept.append(word)
     return " ".join(kept or text)
 
 
 def neighbours(chosen: Sequence[str], teacher: Teacher) -> dict[str, list[str]]:
-    """For those of the chosen words that are English: the words nearest in meaning."""
+    """The nearest words in the encoder's space, for those of the chosen words that the encoder lists."""
     table = teacher.word_vectors(teacher.words)
     table /= np.linalg.norm(table, axis=1, keepdims=True)
     row = {word: number for number, word in enumerate(teacher.words)}

@@ -66,7 +66,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     data = write_csv(folder / "t.csv", ticket_rows(300))
     valid = write_csv(folder / "v.csv", ticket_rows(60, seed=1))
-    arguments = ["--data", str(data), "--valid", str(valid), "--recipe", "course", "--epochs", "5"]
+    arguments = ["--data", str(data), "--valid", str(valid), "--recipe", "baseline", "--epochs", "5"]
     assert train_command.main([*arguments, "--report", "none", "--out", str(folder / "bundle")]) == 0
     return folder
 
@@ -74,7 +74,7 @@ def trained(tmp_path_factory):
 def test_the_bundle_verifies_and_says_what_it_is(trained):
     config = verify_bundle(trained / "bundle")
     assert config.name == "bundle"
-    assert config.version.startswith("course-")
+    assert config.version.startswith("baseline-")
     assert config.teams == ["billing", "garden", "kitchen"]
     assert config.recipe["epochs"] == 5
     assert config.metrics["tickets"] == 60
@@ -124,7 +124,7 @@ def test_mistakes_end_with_a_message_and_not_with_a_traceback(tmp_path, capsys):
     assert "no column 'text'; it has: message, queue" in message
     assert "no column 'team'" in message
     assert train_command.main(["--data", str(bad), "--out", str(tmp_path / "o"), "--recipe", "no"]) == 2
-    assert "there are: course, default" in capsys.readouterr().err
+    assert "there are: baseline, default" in capsys.readouterr().err
     assert evaluation_command.main(["--bundle", str(tmp_path), "--data", str(bad)]) == 2
     assert "config.json" in capsys.readouterr().err
 

@@ -10,12 +10,12 @@ import torch
 from torch.nn import functional
 
 from models.network import Network, NetworkConfig, bigram_rows
-from training.export.from_onnx import reopen
+from training.export.from_onnx import from_onnx
 from training.export.onnx_graph import to_onnx
 
 CONFIG = NetworkConfig(vocab_size=50, teams=4, max_tokens=30, d=16, heads=2, blocks=2, feed_forward=32)
 SHAPES = {
-    "course": CONFIG,
+    "baseline": CONFIG,
     "pairs and a way past the blocks": replace(CONFIG, positions="relative", bigrams=64, wide=8),
 }
 
@@ -107,7 +107,7 @@ def test_nobody_pays_who_does_not_ask(session):
 
 
 def test_a_reopened_network_gives_the_same_logits_and_weights(network):
-    again = reopen(to_onnx(network))
+    again = from_onnx(to_onnx(network))
     ids = torch.randint(1, CONFIG.vocab_size, (3, 11), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected, found = network(ids, return_weights=True), again(ids, return_weights=True)
@@ -122,4 +122,4 @@ def test_reopening_another_graph_says_so():
     one, two = info("input_ids", TensorProto.INT64, [1]), info("logits", TensorProto.INT64, [1])
     other = helper.make_model(helper.make_graph([node], "other", [one], [two]))
     with pytest.raises(ValueError, match="was not written by training"):
-        reopen(other.SerializeToString())
+        from_onnx(other.SerializeToString())

@@ -15,7 +15,7 @@ from models.network import Network, NetworkConfig
 from models.text import join
 from models.tokenizer import Tokenizer, build_word_tokenizer
 from training.data.batches import TokenIds, batches_by_length
-from training.export.from_onnx import reopen
+from training.export.from_onnx import from_onnx
 from training.export.onnx_graph import to_onnx
 
 YES = np.array(True)
@@ -165,7 +165,7 @@ def test_the_same_network_gives_the_same_bytes():
 def test_the_shipped_graph_gives_what_its_network_gives_in_torch(larkfield, shipped_bundle):
     """The trained network, all 600 validation tickets: logits and weights within 1e-5."""
     bundle = load_bundle(shipped_bundle)
-    network = reopen(shipped_bundle / "model.onnx")
+    network = from_onnx(shipped_bundle / "model.onnx")
     longest = bundle.config.window or bundle.config.max_tokens
     texts = [join(None, row["text"]).text for row in larkfield["valid"]]
     tokens = TokenIds.from_rows(one.ids[:longest] for one in bundle.tokenizer.encode_batch(texts))

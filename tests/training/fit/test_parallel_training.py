@@ -22,19 +22,19 @@ import torch
 from models.network import Network
 from models.tokenizer import Tokenizer, build_word_tokenizer
 from training.fit import loop
-from training.fit import processes as parallel
+from training.fit import distributed
 from training.data.dataset import load_dataset
 from training.recipe import load_recipe
 from training.fit.trainer import encode, network_config
 
-parallel.start()
+distributed.start()
 recipe = load_recipe(sys.argv[1], epochs=2, batch_size=16, dropout=0.0, attention_dropout=0.0)
 data = load_dataset(Path(sys.argv[2]))
 tokenizer = Tokenizer(build_word_tokenizer(data.train.texts), recipe.max_tokens)
 torch.manual_seed(0)
 network = Network(network_config(recipe, tokenizer, data.teams))
 first = []
-plain = loop.parallel.add_up_gradients
+plain = loop.distributed.all_reduce_gradients
 
 def keep(parameters):
     parameters = list(parameters)
@@ -42,15 +42,15 @@ def keep(parameters):
     if not first:
         first.extend(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).tolist())
 
-loop.parallel.add_up_gradients = keep
+loop.distributed.all_reduce_gradients = keep
 parts = [encode(part.texts, part.teams, tokenizer, data.teams) for part in (data.train, data.valid)]
 out = Path(sys.argv[3])
 history = loop.fit(network, *parts, recipe, out / "checkpoint.pt", "test")
-if parallel.number() == 0:
+if distributed.rank() == 0:
     weights = torch.cat([p.detach().flatten() for p in network.parameters()]).tolist()
     losses = [(e.loss, e.accuracy) for e in history]
     (out / "result.json").write_text(json.dumps({"gradients": first, "weights": weights, "epochs": losses}))
-parallel.stop()
+distributed.stop()
 """
 
 
@@ -80,7 +80,7 @@ def results(tmp_path_factory):
     data = write_csv(folder / "t.csv", ticket_rows(109))
     (folder / "script.py").write_text(SCRIPT)
     counts = (1, 2, 3)
-    arguments = [str(folder / "script.py"), "course", str(data)]
+    arguments = [str(folder / "script.py"), "baseline", str(data)]
     for process in [start(n, folder / str(n), *arguments, str(folder / str(n))) for n in counts]:
         finish(process)
     return {n: json.loads((folder / str(n) / "result.json").read_text()) for n in counts}
@@ -107,7 +107,7 @@ def test_the_run_ends_with_the_same_weights_and_figures(results, processes):
 @pytest.mark.slow
 def test_the_command_writes_one_bundle(tmp_path):
     data = write_csv(tmp_path / "t.csv", ticket_rows(120))
-    arguments = ["--data", str(data), "--out", str(tmp_path / "o" / "bundle"), "--recipe", "course"]
+    arguments = ["--data", str(data), "--out", str(tmp_path / "o" / "bundle"), "--recipe", "baseline"]
     finish(start(2, tmp_path / "o", "-m", "training.train", *arguments, "--epochs", "2", "--report", "none"))
     assert verify_bundle(tmp_path / "o" / "bundle").metrics["tickets"] == 12
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["bundle"]

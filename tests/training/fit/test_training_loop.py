@@ -62,7 +62,7 @@ def dataset(tmp_path_factory):
     return load_dataset(write_csv(tmp_path_factory.mktemp("loop") / "t.csv", ticket_rows(240)))
 
 
-def short_run(dataset, checkpoint: Path, name: str = "course", **changes):
+def short_run(dataset, checkpoint: Path, name: str = "baseline", **changes):
     recipe = load_recipe(name, **{"epochs": 4, "learning_rate": 3e-3, "batch_size": 16, **changes})
     tokenizer = Tokenizer(build_word_tokenizer(dataset.train.texts), recipe.max_tokens)
     return train(dataset, recipe, tokenizer, checkpoint)
@@ -89,7 +89,7 @@ def test_same_seed_same_weights_other_seed_other_weights(dataset, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("course", {}), ("default", {"teacher": "words", "most_tokens": 0})]
+    ("name", "changes"), [("baseline", {}), ("default", {"teacher": "words", "max_train_tokens": 0})]
 )
 def test_a_stopped_run_continues_to_the_same_weights(dataset, tmp_path, monkeypatch, name, changes):
     class Stopped(Exception):
@@ -144,7 +144,7 @@ def test_predictions_keep_the_order_of_the_tickets(dataset, tmp_path):
 def start(data: Path, out: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "training.train", "--data", str(data), "--out", str(out)]
     return subprocess.Popen(
-        [*command, "--recipe", "course", "--epochs", "6", "--name", "killed", "--report", "none"],
+        [*command, "--recipe", "baseline", "--epochs", "6", "--name", "killed", "--report", "none"],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -182,10 +182,10 @@ def test_killed_and_started_again_it_ends_with_the_same_bundle(tmp_path):
 
 
 def test_both_recipes_load_and_mistakes_are_named(tmp_path):
-    assert {"course", "default"} <= set(recipe_names())
+    assert {"baseline", "default"} <= set(recipe_names())
     for name in recipe_names():
         assert load_recipe(name).name == name
-    with pytest.raises(ValueError, match="no recipe 'nonsense'; there are: course, default"):
+    with pytest.raises(ValueError, match="no recipe 'nonsense'; there are: baseline, default"):
         load_recipe("nonsense")
     (tmp_path / "mine.toml").write_text("epoch = 3\n")
     with pytest.raises(ValueError, match=r"(?s)'epochs' is missing.*no setting 'epoch' .did you mean"):
@@ -193,7 +193,7 @@ def test_both_recipes_load_and_mistakes_are_named(tmp_path):
 
 
 def test_the_course_recipe_is_the_course():
-    recipe = load_recipe("course")
+    recipe = load_recipe("baseline")
     assert (recipe.d, recipe.heads, recipe.blocks, recipe.feed_forward) == (64, 4, 2, 256)
     assert (recipe.dropout, recipe.attention_dropout, recipe.max_tokens, recipe.min_count) == (
         0.1,

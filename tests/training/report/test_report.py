@@ -180,7 +180,7 @@ def reported(tmp_path_factory):
         row["team"] = "payment" if row["team"] != "payment" else "account"
     data = write_csv(folder / "t.csv", rows)
     for report in ("texts", "ids"):
-        arguments = ["--data", str(data), "--recipe", "course", "--epochs", "1", "--report", report]
+        arguments = ["--data", str(data), "--recipe", "baseline", "--epochs", "1", "--report", report]
         assert train_command.main([*arguments, "--out", str(folder / report)]) == 0
     return folder, rows
 
@@ -250,7 +250,7 @@ def test_ticket_text_cannot_break_the_page(tmp_path):
     data = write_csv(
         tmp_path / "t.csv", [*rows, {**rows[0], "ticket_id": "x", "text": "<b>", "team": "garden"}]
     )
-    arguments = ["--data", str(data), "--recipe", "course", "--epochs", "1", "--out", str(tmp_path / "o")]
+    arguments = ["--data", str(data), "--recipe", "baseline", "--epochs", "1", "--out", str(tmp_path / "o")]
     assert train_command.main(arguments) == 0
     page = (tmp_path / "o" / "report.html").read_text()
     assert "&lt;script&gt;" in page
@@ -259,7 +259,7 @@ def test_ticket_text_cannot_break_the_page(tmp_path):
 
 def test_without_data_it_trains_on_synthetic_tickets(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(train_command, "SYNTHETIC_TICKETS", 200)
-    arguments = ["--recipe", "course", "--epochs", "1", "--report", "none", "--out", str(tmp_path / "o")]
+    arguments = ["--recipe", "baseline", "--epochs", "1", "--report", "none", "--out", str(tmp_path / "o")]
     assert train_command.main(arguments) == 0
     assert "200 synthetic tickets" in capsys.readouterr().out
     assert len(list(csv.DictReader((tmp_path / "o.tickets.csv").open()))) == 200
@@ -270,12 +270,21 @@ def test_synthetic_tickets_beside_real_ones_are_trained_on_and_told(tmp_path, ca
     written = generate(120, seed=1)
     rows = [{"ticket_id": t.ticket_id, "text": t.text, "team": t.team, "style": t.style} for t in written]
     data = write_csv(tmp_path / "t.csv", rows)
-    arguments = ["--data", str(data), "--recipe", "course", "--epochs", "1", "--report", "none"]
+    arguments = ["--data", str(data), "--recipe", "baseline", "--epochs", "1", "--report", "none"]
     assert train_command.main([*arguments, "--synthetic", "80", "--out", str(tmp_path / "o")]) == 0
     assert "188 tickets of t.csv and 80 synthetic tickets" in (tmp_path / "o" / "MODEL_CARD.md").read_text()
     assert verify_bundle(tmp_path / "o").metrics["tickets"] == 12  # none of them is validated on
     other = write_csv(tmp_path / "other.csv", ticket_rows(60))
-    arguments = ["--data", str(other), "--synthetic", "9", "--out", str(tmp_path / "p"), "--recipe", "course"]
+    arguments = [
+        "--data",
+        str(other),
+        "--synthetic",
+        "9",
+        "--out",
+        str(tmp_path / "p"),
+        "--recipe",
+        "baseline",
+    ]
     assert train_command.main(arguments) == 2
     assert "no team 'account'" in capsys.readouterr().err
 
@@ -294,7 +303,7 @@ def test_names_as_people_write_them_break_neither_page_nor_card(tmp_path, capsys
     odd = {"garden": "A$B\\frac$ <b>x</b> | 团队", "kitchen": "Küche & Bad " + "x" * 80, "billing": "€ 🎉"}
     rows = [{**row, "team": odd[row["team"]], "style": f"s{n}"} for n, row in enumerate(ticket_rows(90))]
     data = write_csv(tmp_path / "t.csv", rows)
-    arguments = ["--data", str(data), "--recipe", "course", "--epochs", "1", "--out", str(tmp_path / "o")]
+    arguments = ["--data", str(data), "--recipe", "baseline", "--epochs", "1", "--out", str(tmp_path / "o")]
     assert train_command.main(arguments) == 0
     assert "the column 'style' has 90 different values" in capsys.readouterr().out
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
