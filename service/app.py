@@ -9,20 +9,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import Response
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.problems import Problem, invalid, not_json, unknown_error
 from service.api.schema import BatchRequest, RouteRequest
 from service.explain import explanations
 from service.feedback import drift, endpoint, shadow
 from service.http import admin, pages, routes
-from service.http.middleware import Edge, problem_headers
+from service.http.middleware import Middleware
 from service.inference.service import Service
 from service.observe import tracing
 from service.observe.logs import Writer
@@ -38,18 +35,17 @@ DESCRIPTION = "Routes helpdesk tickets to teams, and says how sure it is and why
 
 
 class Application(FastAPI):
-    """FastAPI with an edge around it, and a short way for the one path that is called all the time."""
+    """FastAPI inside one middleware, which holds every rule and makes every error a problem."""
 
     def __init__(self, service: Service, **options: Any) -> None:
         super().__init__(**options)
         self.state.service = service
-        self.route_ticket = routes.RouteTicket(service)
-        self.edge = Edge(super().__call__, service)
-        self.entry: ASGIApp = self._dispatch
+        self.rules = Middleware(super().__call__, service, direct={"/route": routes.route_ticket})
+        self.entry: ASGIApp = self.rules
         origins = [origin.strip() for origin in service.settings.cors_origins.split(",") if origin.strip()]
         if origins:
             self.entry = CORSMiddleware(
-                self._dispatch,
+                self.rules,
                 allow_origins=origins,
                 allow_methods=["GET", "POST"],
                 allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
@@ -59,11 +55,9 @@ class Application(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.entry(scope, receive, send)
 
-    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == "/route" and scope["method"] == "POST":
-            await self.route_ticket(scope, receive, send)
-        else:
-            await self.edge(scope, receive, send)
+    def build_middleware_stack(self) -> ASGIApp:
+        """The framework's own, without its error pages: exceptions go up to `Middleware`."""
+        return AsyncExitStackMiddleware(self.router)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, with the models of the bodies that are parsed by hand."""
@@ -105,7 +99,6 @@ def create_app(
         lifespan=_lifespan(service, bundle or settings.bundle, on_load_failure),
     )
     app.include_router(routes.router)
-    _problems(app)
     for part in PARTS:
         part.install(app, service)
     return app
@@ -141,39 +134,3 @@ async def _publish(service: Service) -> None:
     while True:
         service.publish()
         await asyncio.sleep(_PUBLISH_SECONDS)
-
-
-def _problems(app: FastAPI) -> None:
-    """Every error that the framework makes becomes a problem."""
-
-    def respond(request: Request, problem: Problem) -> Response:
-        response = Response(problem.body(request.state.request_id), problem.status)
-        length = [pair for pair in response.raw_headers if pair[0] == b"content-length"]
-        response.raw_headers = [*problem_headers(problem), *length]
-        return response
-
-    async def problem_raised(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)
-        return respond(request, error)
-
-    async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        if error.status_code == 400:  # the framework's word for a body that is no UTF-8, or too deep
-            return respond(request, not_json())
-        given = (error.headers or {}).items()
-        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given]
-        detail = {404: "There is nothing at this address.", 405: "This address takes another method."}
-        text = detail.get(error.status_code, str(error.detail))
-        return respond(request, Problem(error.status_code, text, headers=headers))
-
-    async def wrong_input(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return respond(request, invalid(error, skip=1))
-
-    async def unexpected(request: Request, _: Exception) -> Response:
-        return respond(request, unknown_error())  # the framework raises it again, and `Edge` logs it
-
-    app.add_exception_handler(Problem, problem_raised)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(RequestValidationError, wrong_input)
-    app.add_exception_handler(Exception, unexpected)

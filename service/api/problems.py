@@ -68,6 +68,24 @@ def unavailable(detail: str, retry_after_seconds: int) -> Problem:
     return Problem(503, detail, headers=[(b"retry-after", b"%d" % retry_after_seconds)])
 
 
+def problem_of(error: Exception) -> Problem:
+    """The problem to answer an exception with, ours or the framework's; 500 for an unexpected one."""
+    if isinstance(error, Problem):
+        return error.with_traceback(None)  # a traceback would keep the request's frames alive
+    if isinstance(error, RequestValidationError):
+        return invalid(error, skip=1)
+    if isinstance(error, ValidationError):
+        return invalid(error)
+    if not isinstance(error, HTTPException):
+        return unknown_error()
+    if error.status_code == 400:  # the framework says this of a body that is not UTF-8, or nested too deep
+        return not_json()
+    given = (error.headers or {}).items()
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given]
+    detail = {404: "There is nothing at this address.", 405: "This address takes another method."}
+    return Problem(error.status_code, detail.get(error.status_code, str(error.detail)), headers=headers)
+
+
 def unknown_error() -> Problem:
     """500 that says nothing of the cause."""
     return Problem(500, "Something went wrong here; the log has the request id.")

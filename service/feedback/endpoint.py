@@ -15,7 +15,7 @@ import logging
 from time import monotonic, time
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from service.feedback.decision_log import DecisionLog, opener
@@ -124,7 +124,7 @@ class Gate:
 
 def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed: Any) -> None:
     from service.api.problems import Problem, unavailable
-    from service.http.routes import problem_responses, takes_json
+    from service.http.routes import problem_responses
 
     counter = service.metrics.counter
     given = counter("feedback", "Feedback by team, counted when it is first given.", "predicted", "actual")
@@ -136,7 +136,6 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
         "/feedback",
         summary="Report the team that solved a ticket",
         tags=["feedback"],
-        dependencies=[Depends(takes_json)],
         responses=problem_responses(401, 413, 415, 422, 500, 503),
     )
     def feedback(body: FeedbackRequest) -> FeedbackResponse:

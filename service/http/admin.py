@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 
 from service.api.problems import Problem
 from service.api.schema import ModelName, ReloadRequest, ReloadResponse
-from service.http.routes import problem_responses, service_of, takes_json
+from service.http.routes import problem_responses, service_of
 from service.inference.reload import Refused, Reloader
 from service.inference.service import Service
 
@@ -23,7 +23,6 @@ router = APIRouter()
     summary="Switch to another bundle",
     tags=["operation"],
     response_model=ReloadResponse,
-    dependencies=[Depends(takes_json)],
     responses=problem_responses(401, 403, 409, 413, 415, 422, 500),
 )
 async def admin_reload(order: ReloadRequest, request: Request) -> ReloadResponse:

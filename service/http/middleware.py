@@ -1,56 +1,213 @@
-"""What every response has in common: a request id, security headers, an error format, a log line, a count.
+"""The rules that hold for every request: id, key, limits, headers, error format, log line, count.
 
-`Edge` wraps the application for all paths but POST /route, which is measured in microseconds and does the
-same by hand (`routes.RouteTicket`), with the functions below.
+One `Middleware` wraps the whole application. POST /route goes from here straight to its handler, because the
+framework would make an answer a third slower; every rule stands here and holds for both ways.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
-import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from time import perf_counter, time
-from typing import Any
+from typing import Any, Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.keys import presented
-from service.api.problems import CONTENT_TYPE, Problem, unknown_error
+from service.api.problems import Problem, problem_of
+from service.http.response import Headers, rendered, request_id_of, send_whole, with_common
 from service.inference.service import Answer, Service
 from service.observe.logs import stamp
 
 log = logging.getLogger("larkfield.http")
 
-API_POLICY = b"default-src 'none'; frame-ancestors 'none'"
-SECURITY_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", API_POLICY),
-]
-# Anyone may call these; what else needs no key, a page adds to `Edge.open_paths`.
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
-
-_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_PREFIX = os.urandom(8).hex()
-_NUMBER = itertools.count(1)
-os.register_at_fork(after_in_child=lambda: globals().update(_PREFIX=os.urandom(8).hex()))
+JSON, JSON_LINES = b"application/json", b"application/x-ndjson"
+# Probes and scrapes are counted and not logged.
+_QUIET = frozenset({"/healthz", "/readyz", "/openapi.json", "/metrics"})
 
 
-def request_id_of(given: bytes | None) -> str:
-    """The client's own id where it is a sane one, else a new one: 16 random characters and a number."""
-    if given is not None and _SANE_ID.fullmatch(given):
-        return given.decode("ascii")
-    return f"{_PREFIX}{next(_NUMBER):08x}"
+@dataclass(frozen=True)
+class Rules:
+    """What a path asks of a request: whose key, a body of which type, and at most how many bytes of it."""
+
+    key: Literal["none", "api", "admin"] = "api"
+    content_type: bytes | None = None
+    limit_bytes: int | None = None  # None: no limit for the whole body; /route/stream limits each line
 
 
-def admit(service: Service, key: bytes | None, admin: bool = False) -> None:
-    """Problem 401 or 403 unless the key opens the door; without configured API keys it stands open."""
+def rules_of(service: Service) -> dict[str, Rules]:
+    """The rules by path, or by prefix where the path ends in `*`; the entry `*` is for all others."""
+    settings = service.settings
+    body, open_to_all = settings.max_body_bytes, Rules("none", None, settings.max_body_bytes)
+    return {
+        "/route": Rules("api", JSON, body),
+        "/route/batch": Rules("api", JSON, settings.max_batch_body_bytes),
+        "/route/stream": Rules("api", JSON_LINES, None),
+        "/feedback": Rules("api", JSON, body),
+        "/admin/*": Rules("admin", JSON, body),
+        "/metrics": Rules("api" if settings.metrics_need_key else "none", None, body),
+        "/healthz": open_to_all,
+        "/readyz": open_to_all,
+        "/openapi.json": open_to_all,
+        "*": Rules("api", None, body),
+    }
+
+
+class Exchange:
+    """One request and its response: ASGI `receive` with a limit, and `send` with the common headers.
+
+    The handler of /route leaves its `answer` here for the log line; `status` is 0 until a response begins.
+    """
+
+    def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+        self._service = service
+        self._receive = receive
+        self._send = send
+        self._start: Message | None = None
+        self._left = 0
+        self.limit_bytes: int | None = None
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.request_id = request_id_of(self.headers.get(b"x-request-id"))
+        self.answer: Answer | None = None
+        self.status = 0
+
+    def limit(self, limit_bytes: int | None) -> None:
+        """Refuse a longer body from now on; Problem 413 at once where its Content-Length says so."""
+        self.limit_bytes, self._left = limit_bytes, limit_bytes or 0
+        length = self.headers.get(b"content-length")
+        if limit_bytes is not None and length is not None and not _fits(length, limit_bytes):
+            raise _too_large(limit_bytes)
+
+    async def receive(self) -> Message:
+        """The next part of the request; Problem 413 as soon as the body is longer than the limit."""
+        message = await self._receive()
+        if self.limit_bytes is not None:
+            self._left -= len(message.get("body", b""))
+            if self._left < 0:
+                raise _too_large(self.limit_bytes)
+        return message
+
+    async def body(self) -> bytes:
+        """The whole body; Problem 413 when it is too large, 400 when the client left."""
+        parts, more = [], True
+        while more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise Problem(400, "The request ended before its body did.", close=True)
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the response, with the common headers.
+
+        A start with a content length waits for the body, so that both are sent in one write.
+        """
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            given = message.get("headers", [])
+            message = {**message, "headers": with_common(given, self.request_id, self._service.draining)}
+            if any(name.lower() == b"content-length" for name, _ in given):
+                self._start = message
+                return
+        elif self._start is not None:
+            start, self._start = self._start, None
+            if not message.get("more_body") and send_whole(
+                self._send, start["status"], start["headers"], message.get("body", b"")
+            ):
+                return
+            await self._send(start)
+        await self._send(message)
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole response."""
+        self.status = status
+        headers = with_common(headers, self.request_id, self._service.draining)
+        if not send_whole(self._send, status, headers, body):
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
+
+    async def respond_problem(self, problem: Problem) -> None:
+        """Send a problem. If a response has begun, only the end of the connection can tell: it is raised."""
+        if self.status and self._start is None:
+            raise problem
+        headers, body = rendered(problem, self.request_id)
+        await self.respond(problem.status, headers, body)
+
+
+Handler = Callable[[Service, Exchange], Awaitable[tuple[Headers, bytes]]]
+
+
+class Middleware:
+    """Wraps the application; `direct` maps paths to handlers that take a POST without the framework."""
+
+    def __init__(self, app: ASGIApp, service: Service, direct: dict[str, Handler]) -> None:
+        self._app = app
+        self._service = service
+        self._direct = direct
+        self.rules = rules_of(service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = perf_counter()
+        service, path, method = self._service, scope["path"], scope["method"]
+        quiet = path in _QUIET
+        service.in_flight += not quiet
+        exchange = Exchange(service, scope, receive, send)
+        handler = self._direct.get(path) if method == "POST" else None
+        try:
+            self._check(self._rules_for(path), exchange, method)
+            if handler is not None:
+                await exchange.respond(200, *await handler(service, exchange))
+            else:
+                scope.setdefault("state", {})["exchange"] = exchange
+                await self._app(scope, exchange.receive, exchange.send)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.status == 500:
+                log.exception("unexpected error", extra={"request_id": exchange.request_id})
+            await exchange.respond_problem(problem)
+        finally:
+            service.in_flight -= not quiet
+            route = path if handler is not None else getattr(scope.get("route"), "path", "other")
+            answer = exchange.answer
+            explain = "none" if answer is None else answer.ticket.explain
+            service.metrics.requests.inc(route, str(exchange.status))
+            service.metrics.request_seconds.observe(perf_counter() - began, route, explain)
+            if not quiet:
+                log_request(service, exchange.request_id, route, method, exchange.status, began, answer)
+
+    def open(self, *paths: str) -> None:
+        """Let anyone call these paths, without a key."""
+        self.rules |= dict.fromkeys(paths, self.rules["/healthz"])
+
+    def _rules_for(self, path: str) -> Rules:
+        """The rules of a path, or of the longest prefix that it begins with."""
+        found = self.rules.get(path)
+        while found is None:
+            path = path[:-1].rpartition("/")[0] + "/" if "/" in path[:-1] else ""
+            found = self.rules.get(path + "*")
+        return found
+
+    def _check(self, rules: Rules, exchange: Exchange, method: str) -> None:
+        """Problem 401, 403, 413 or 415 for a request that its path does not take."""
+        if rules.key != "none":
+            _require_key(self._service, exchange.headers, rules.key == "admin")
+        _refuse_compressed(exchange.headers.get(b"content-encoding"))
+        exchange.limit(rules.limit_bytes)
+        if rules.content_type is not None and method == "POST":
+            _require_type(exchange.headers.get(b"content-type"), rules.content_type)
+
+
+def _require_key(service: Service, headers: dict[bytes, bytes], admin: bool) -> None:
+    """Raise 401 unless the key is valid; anyone may call if no key is configured, but nobody /admin: 403."""
     keys = service.admin_keys if admin else service.keys
     if admin and not keys.required:
         raise Problem(403, "No admin key is configured; set LARKFIELD_ADMIN_KEY to open this.")
-    if not keys.required or keys.admits(key):
+    if not keys.required or keys.admits(presented(headers.items())):
         return
     service.metrics.refused.inc("unauthorized")
     raise Problem(
@@ -60,8 +217,8 @@ def admit(service: Service, key: bytes | None, admin: bool = False) -> None:
     )
 
 
-def must_be_plain(content_encoding: bytes | None) -> None:
-    """415 for a compressed body: it would be read as what it is not."""
+def _refuse_compressed(content_encoding: bytes | None) -> None:
+    """415 for a compressed body, which nothing here would decompress."""
     if content_encoding is None or content_encoding.strip().lower() in (b"", b"identity"):
         return
     raise Problem(
@@ -71,44 +228,20 @@ def must_be_plain(content_encoding: bytes | None) -> None:
     )
 
 
-def too_large(limit_bytes: int) -> Problem:
-    """413; the connection is closed, for the rest of the body will not be read."""
+def _require_type(content_type: bytes | None, expected: bytes) -> None:
+    """415 for another content type: a page of another site cannot send this one without a preflight."""
+    if content_type is None or content_type.partition(b";")[0].strip().lower() != expected:
+        raise Problem(415, f"The content type must be {expected.decode()}.", close=True)
+
+
+def _too_large(limit_bytes: int) -> Problem:
+    """413; the connection is closed, because the rest of the body will not be read."""
     return Problem(413, f"The body is larger than {limit_bytes} bytes.", close=True)
 
 
-def fits(length: bytes, limit_bytes: int) -> bool:
+def _fits(length: bytes, limit_bytes: int) -> bool:
     """Whether a Content-Length is a number within the limit."""
     return length.isdigit() and len(length) < 20 and int(length) <= limit_bytes
-
-
-async def read_body(receive: Receive, length: bytes | None, limit_bytes: int) -> bytes:
-    """The whole body; Problem 413 as soon as it is known to be too large, 400 when the client left."""
-    if length is not None and not fits(length, limit_bytes):
-        raise too_large(limit_bytes)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    more = message.get("more_body", False)
-    if message["type"] == "http.disconnect":
-        raise Problem(400, "The request ended before its body did.", close=True)
-    if not more and len(body) <= limit_bytes:
-        return body
-    parts, size = [body], len(body)
-    while more and size <= limit_bytes:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Problem(400, "The request ended before its body did.", close=True)
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        more = message.get("more_body", False)
-    if size > limit_bytes:
-        raise too_large(limit_bytes)
-    return b"".join(parts)
-
-
-def problem_headers(problem: Problem) -> list[tuple[bytes, bytes]]:
-    """Content type and what else the problem wants."""
-    closing = [(b"connection", b"close")] if problem.close else []
-    return [(b"content-type", CONTENT_TYPE), *problem.header_list, *closing]
 
 
 def log_request(
@@ -120,7 +253,7 @@ def log_request(
     began: float,
     answer: Answer | None,
 ) -> None:
-    """One line: ids, status, times, decision. Never text."""
+    """Log one line: ids, status, times, decision; never text."""
     if service.writer is None or not service.settings.log_requests:
         return
     document: dict[str, Any] = {
@@ -139,111 +272,3 @@ def log_request(
         document["decision"] = answer.decision.decision
         document["version"] = answer.runtime.version
     service.writer.line(document)
-
-
-class Edge:
-    """ASGI wrapper: ids, keys, limits, headers, errors, log and count."""
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app = app
-        self.service = service
-        self.open_paths: set[str] = set(OPEN_PATHS)
-        self.open_prefixes: list[str] = []
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began = perf_counter()
-        counted = scope["path"] not in OPEN_PATHS and scope["path"] != "/metrics"
-        self.service.in_flight += counted
-        headers = dict(scope["headers"])
-        request_id = request_id_of(headers.get(b"x-request-id"))
-        scope.setdefault("state", {})["request_id"] = request_id
-        response = _Response(self.service, request_id, send)
-        try:
-            self._admit(scope)
-            must_be_plain(headers.get(b"content-encoding"))
-            limited = _Limited(receive, headers.get(b"content-length"), self._limit(scope["path"]))
-            await self.app(scope, limited, response)
-        except Problem as problem:
-            await response.problem(problem)
-        except Exception:
-            log.exception("unexpected error", extra={"request_id": request_id})
-            if not response.status:
-                await response.problem(unknown_error())
-        finally:
-            self.service.in_flight -= counted
-            route = getattr(scope.get("route"), "path", "other")
-            self.service.metrics.requests.inc(route, str(response.status))
-            self.service.metrics.request_seconds.observe(perf_counter() - began, route, "none")
-            if counted:
-                log_request(self.service, request_id, route, scope["method"], response.status, began, None)
-
-    def _admit(self, scope: Scope) -> None:
-        path: str = scope["path"]
-        if path.startswith("/admin/"):
-            admit(self.service, presented(scope["headers"]), admin=True)
-            return
-        if path == "/metrics" and not self.service.settings.metrics_need_key:
-            return
-        if path in self.open_paths or path.startswith(tuple(self.open_prefixes)):
-            return
-        admit(self.service, presented(scope["headers"]))
-
-    def _limit(self, path: str) -> int | None:
-        """Bytes that a body may have; a stream has a limit per line instead."""
-        if path == "/route/stream":
-            return None
-        settings = self.service.settings
-        return settings.max_batch_body_bytes if path == "/route/batch" else settings.max_body_bytes
-
-
-class _Limited:
-    """An ASGI `receive` that raises Problem 413 once the body is larger than the limit."""
-
-    def __init__(self, receive: Receive, length: bytes | None, limit_bytes: int | None) -> None:
-        self._receive = receive
-        self._left = limit_bytes
-        self._limit = limit_bytes or 0
-        if limit_bytes is not None and length is not None and not fits(length, limit_bytes):
-            raise too_large(limit_bytes)
-
-    async def __call__(self) -> Message:
-        message = await self._receive()
-        if self._left is not None:
-            self._left -= len(message.get("body", b""))
-            if self._left < 0:
-                raise too_large(self._limit)
-        return message
-
-
-class _Response:
-    """An ASGI `send` that adds what every response carries."""
-
-    def __init__(self, service: Service, request_id: str, send: Send) -> None:
-        self._service = service
-        self._request_id = request_id
-        self._send = send
-        self.status = 0
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = list(message.get("headers", []))
-            given = {name.lower() for name, _ in headers}
-            headers += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
-            headers.append((b"x-request-id", self._request_id.encode("ascii")))
-            if self._service.draining and b"connection" not in given:
-                headers.append((b"connection", b"close"))
-            message = {**message, "headers": headers}
-        await self._send(message)
-
-    async def problem(self, problem: Problem) -> None:
-        """Send a problem, unless a response has begun: then only the connection can end it."""
-        if self.status:
-            raise problem
-        body = problem.body(self._request_id)
-        headers = [*problem_headers(problem), (b"content-length", b"%d" % len(body))]
-        await self({"type": "http.response.start", "status": problem.status, "headers": headers})
-        await self({"type": "http.response.body", "body": body})

@@ -116,6 +116,5 @@ def _json(document: Any) -> Response:
 def install(app: FastAPI, _: Service) -> None:
     """Add the pages; nobody needs a key to look at them."""
     app.include_router(router)
-    edge: Any = app.edge  # type: ignore[attr-defined]
-    edge.open_paths |= set(PATHS)
-    edge.open_prefixes += PREFIXES
+    rules: Any = app.rules  # type: ignore[attr-defined]
+    rules.open(*PATHS, *(prefix + "*" for prefix in PREFIXES))

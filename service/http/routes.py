@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator
 from time import perf_counter
@@ -12,11 +11,9 @@ from typing import Any, cast
 import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
-from service.api.keys import presented
-from service.api.problems import Problem, invalid, unknown_error
+from service.api.problems import Problem, problem_of
 from service.api.schema import (
     ROUTE_REQUEST,
     BatchRequest,
@@ -27,18 +24,10 @@ from service.api.schema import (
     RouteResponse,
 )
 from service.api.schema import Problem as ProblemDocument
-from service.http.connection import send_whole
 from service.http.json_body import parsed
-from service.http.middleware import (
-    SECURITY_HEADERS,
-    admit,
-    log_request,
-    must_be_plain,
-    problem_headers,
-    read_body,
-    request_id_of,
-)
-from service.inference.service import Answer, Service
+from service.http.middleware import JSON, JSON_LINES, Exchange, log_request
+from service.http.response import Headers
+from service.inference.service import Service
 from service.observe.metrics import CONTENT_TYPE
 
 log = logging.getLogger("larkfield.http")
@@ -46,11 +35,10 @@ log = logging.getLogger("larkfield.http")
 # Tickets of one batch or stream that may be in the engine's queue at a time: a batch competes with single
 # tickets as this many connections would.
 BATCH_WINDOW = 16
-# Deadlines that such a ticket may take: the others of its batch stand before it.
+# Deadlines that such a ticket may take, because the others of its batch come before it.
 BATCH_PATIENCE = 4
-_JSON_HEADERS = [(b"content-type", b"application/json"), *SECURITY_HEADERS]
-_CLOSE = (b"connection", b"close")
-_NUMBERS = orjson.OPT_SERIALIZE_NUMPY  # an explanation counts in numpy's numbers
+_JSON = (b"content-type", JSON)
+_NUMBERS = orjson.OPT_SERIALIZE_NUMPY  # explanations hold numpy numbers
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -62,89 +50,29 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 router = APIRouter()
 
 
-class RouteTicket:
-    """POST /route as a bare ASGI application: everything an answer needs and nothing a framework adds."""
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status, headers, body = await self.respond(scope, receive)
-        if send_whole(send, status, headers, body):
-            return
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    async def respond(self, scope: Scope, receive: Receive) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        """Status, headers and body of the answer, whatever goes wrong; counted and logged."""
-        began = perf_counter()
-        service = self.service
-        service.in_flight += 1
-        given = dict(scope["headers"])
-        request_id = request_id_of(given.get(b"x-request-id"))
-        answer: Answer | None = None
-        problem: Problem | None = None
-        explain = "none"
-        try:
-            answer, body = await self._answer(given, receive, request_id)
-            explain = answer.ticket.explain
-            status, headers = 200, _JSON_HEADERS
-        except Problem as raised:
-            problem = raised.with_traceback(None)  # which would hold this frame, and this frame it
-        except ValidationError as error:
-            problem = invalid(error)
-        except Exception:
-            log.exception("unexpected error", extra={"request_id": request_id})
-            problem = unknown_error()
-        finally:
-            service.in_flight -= 1
-        if problem is not None:
-            status, body = problem.status, problem.body(request_id)
-            headers = [*problem_headers(problem), *SECURITY_HEADERS]
-        extra = [(b"x-request-id", request_id.encode("ascii")), (b"content-length", b"%d" % len(body))]
-        if service.draining:
-            extra.append(_CLOSE)
-        metrics = service.metrics
-        metrics.requests.inc("/route", str(status))
-        metrics.request_seconds.observe(perf_counter() - began, "/route", explain)
-        log_request(service, request_id, "/route", "POST", status, began, answer)
-        return status, headers + extra, body
-
-    async def _answer(
-        self, given: dict[bytes, bytes], receive: Receive, request_id: str
-    ) -> tuple[Answer, bytes]:
-        service = self.service
-        if service.keys.required:
-            admit(service, presented(given.items()))
-        service.engine.refuse_when_full()
-        body = await read_body(receive, given.get(b"content-length"), service.settings.max_body_bytes)
-        must_be_json(given.get(b"content-type"))
-        must_be_plain(given.get(b"content-encoding"))
-        began = perf_counter()
-        ticket = parsed(ROUTE_REQUEST.validate_json, body)
-        read = perf_counter()
-        trace = given.get(b"traceparent") if service.settings.tracing else None
+async def route_ticket(service: Service, exchange: Exchange) -> tuple[Headers, bytes]:
+    """Headers and body of the answer to POST /route."""
+    body = await exchange.body()
+    began = perf_counter()
+    ticket = parsed(ROUTE_REQUEST.validate_json, body)
+    read = perf_counter()
+    trace = exchange.headers.get(b"traceparent") if service.settings.tracing else None
+    with service.admission.ticket(ticket) as permit:
         answer = await service.answer(
-            ticket, request_id, began=began, traceparent=trace.decode("latin-1") if trace else None
+            ticket,
+            exchange.request_id,
+            permit,
+            began=began,
+            traceparent=trace.decode("latin-1") if trace else None,
         )
-        answered = perf_counter()
-        payload = orjson.dumps(answer.document(), option=_NUMBERS)
-        answer.stages["parse"] = read - began
-        answer.stages["serialize"] = perf_counter() - answered
-        service.metrics.stage_seconds.observe(answer.stages["parse"], "parse")
-        service.metrics.stage_seconds.observe(answer.stages["serialize"], "serialize")
-        return answer, payload
-
-
-def must_be_json(content_type: bytes | None, expected: bytes = b"application/json") -> None:
-    """415 for anything else: a page of another site cannot send this type without asking first."""
-    if content_type is None or content_type.partition(b";")[0].strip().lower() != expected:
-        raise Problem(415, f"The content type must be {expected.decode()}.", close=True)
-
-
-def takes_json(request: Request) -> None:
-    """The same for an endpoint whose body the framework reads; for its `dependencies`."""
-    must_be_json(request.headers.get("content-type", "").encode("latin-1"))
+    answered = perf_counter()
+    payload = orjson.dumps(answer.document(), option=_NUMBERS)
+    answer.stages["parse"] = read - began
+    answer.stages["serialize"] = perf_counter() - answered
+    service.metrics.stage_seconds.observe(answer.stages["parse"], "parse")
+    service.metrics.stage_seconds.observe(answer.stages["serialize"], "serialize")
+    exchange.answer = answer
+    return [_JSON, (b"content-length", b"%d" % len(payload))], payload
 
 
 def service_of(request: Request) -> Service:
@@ -154,7 +82,7 @@ def service_of(request: Request) -> Service:
 
 def id_of(request: Request) -> str:
     """The request's id, as its response carries it."""
-    return cast(str, request.state.request_id)
+    return cast(Exchange, request.state.exchange).request_id
 
 
 @router.post(
@@ -172,9 +100,9 @@ def id_of(request: Request) -> str:
 )
 async def route(request: Request) -> Response:
     """Which team a ticket belongs to, how sure that is, and whether a person should look first."""
-    # `Application` answers this path before it comes here; mounted elsewhere, this does the same.
-    status, headers, body = await RouteTicket(service_of(request)).respond(request.scope, request.receive)
-    response = Response(body, status)
+    # `Middleware` calls `route_ticket` without the framework; this is what OpenAPI describes.
+    headers, body = await route_ticket(service_of(request), request.state.exchange)
+    response = Response(body)
     response.raw_headers = headers
     return response
 
@@ -195,12 +123,8 @@ async def route(request: Request) -> Response:
 async def route_batch(request: Request) -> Response:
     """One result per ticket, in order. A ticket that is wrong gets a problem of its own."""
     service = service_of(request)
-    takes_json(request)
     await service.first_loaded()
-    try:
-        batch = parsed(BatchRequest.model_validate_json, await request.body())
-    except ValidationError as error:
-        raise invalid(error) from None
+    batch = parsed(BatchRequest.model_validate_json, await request.body())
     most = service.settings.max_batch_tickets
     if len(batch.tickets) > most:
         message = f"at most {most} tickets"
@@ -240,7 +164,6 @@ async def route_batch(request: Request) -> Response:
 async def route_stream(request: Request) -> Response:
     """A ticket per line in, a result per line out, in order, while the request is still being sent."""
     service = service_of(request)
-    must_be_json(request.headers.get("content-type", "").encode("latin-1"), b"application/x-ndjson")
     await service.first_loaded()
     return _TwoWay(_stream(service, request))
 
@@ -256,7 +179,7 @@ class _TwoWay(Response):
     def __init__(self, lines: AsyncIterator[bytes]) -> None:
         super().__init__()
         self._lines = lines
-        self.raw_headers = [(b"content-type", b"application/x-ndjson")]
+        self.raw_headers = [(b"content-type", JSON_LINES)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -319,42 +242,26 @@ def _parsed(line: bytes) -> Any:
 async def route_one(
     service: Service, ticket: Any, request_id: str, source: str
 ) -> tuple[bool, dict[str, Any]]:
-    """One ticket of several: (True, answer) or (False, problem). It waits while the queue is full."""
+    """One ticket of several: (True, answer) or (False, problem). It waits while no place is free."""
     began = perf_counter()
+    patience_seconds = BATCH_PATIENCE * service.settings.deadline_seconds
     given_id = ticket.get("ticket_id") if isinstance(ticket, dict) else None
     try:
         if isinstance(ticket, Problem):
             raise ticket
         request = RouteRequest.model_validate(ticket, strict=True)
-        async with service.explaining if request.explain != "none" else contextlib.nullcontext():
-            answer = await _when_there_is_room(service, request, request_id, source)
+        with await service.admission.batch_ticket(request, patience_seconds) as permit:
+            later = perf_counter() + patience_seconds - service.settings.deadline_seconds
+            answer = await service.answer(request, request_id, permit, began=later, source=source)
         return True, answer.document()
-    except Problem as raised:
-        problem = raised.with_traceback(None)
-    except ValidationError as error:
-        problem = invalid(error)
-    except Exception:
-        log.exception("unexpected error", extra={"request_id": request_id})
-        problem = unknown_error()
+    except Exception as error:
+        problem = problem_of(error)
+        if problem.status == 500:
+            log.exception("unexpected error", extra={"request_id": request_id})
     service.metrics.requests.inc("/route/" + source + "#ticket", str(problem.status))
     document = problem.document(request_id)
     log_request(service, request_id, "/route/" + source, "POST", problem.status, began, None)
     return False, {"ticket_id": given_id if isinstance(given_id, str) else None, **document}
-
-
-async def _when_there_is_room(service: Service, ticket: RouteRequest, request_id: str, source: str) -> Answer:
-    """Answer a ticket; while the queue is full, try again until its deadlines are over."""
-    more = (BATCH_PATIENCE - 1) * service.settings.deadline_seconds
-    last = perf_counter() + BATCH_PATIENCE * service.settings.deadline_seconds
-    pause = 0.005
-    while True:
-        try:
-            return await service.answer(ticket, request_id, began=perf_counter() + more, source=source)
-        except Problem as problem:
-            if problem.status != 503 or perf_counter() > last:
-                raise
-        await asyncio.sleep(pause)
-        pause = min(0.1, pause * 2)
 
 
 @router.get("/healthz", summary="The process is up", tags=["operation"], response_model=Health)

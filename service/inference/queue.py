@@ -1,10 +1,10 @@
-"""The queue before the graph: what waits is batched at once, nothing waits for company.
+"""The queue before the graph: whatever waits when the graph is free is run as one batch, at once.
 
-A ticket is put into a bounded queue; as soon as the engine is free it takes what is there, up to a token
-budget, sorts it by length so that little is padding, and runs it. A ticket alone runs where it is: a hand-off
-to a thread costs a good part of the run. Where more than one waits and there is a core for it, a thread takes
-from the queue too, and both go on until it is empty; in between, the event loop looks at its connections. A
-long ticket always goes to a thread of its own and blocks nobody.
+Nothing waits for a batch to fill. A batch keeps a budget of tokens, padding included, and holds tickets of
+similar length, so that little of it is padding. A ticket that is alone runs on the event loop's thread,
+because handing it to another thread costs a good part of the run. Where several wait and there is a spare
+core, a second thread takes from the queue too; between batches the event loop serves its connections. A long
+ticket always runs in a thread of its own, so that short ones do not wait for it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
 
 from models.tokenizer import Encoding
-from service.api.problems import Problem, unavailable
+from service.api.problems import Problem
+from service.inference.admission import Permit
 from service.inference.runtime import Runtime, pad
 from service.observe.metrics import Metrics
 from service.settings import Settings
@@ -47,26 +50,26 @@ class Job:
     ended: float = 0.0
 
 
-class Lane:
-    """A queue and a thread that runs the graph for it while there is something in it."""
+class BatchQueue:
+    """Jobs that wait, and a thread that may run the graph for them."""
 
     def __init__(self, name: str) -> None:
-        self.queue: deque[Job] = deque()
+        self.jobs: deque[Job] = deque()
         self.lock = threading.Lock()  # held to change the queue or `busy`, from either thread
         self.busy = False
         self.pool = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def take(self, most_tokens: int = 0) -> list[list[Job]]:
-        """Runs of the oldest jobs that still matter, all of one runtime; lock held.
+        """Runs of the oldest jobs that are not late, all of one runtime; the caller holds the lock.
 
         Within the runtime's budget and `most_tokens`, if any (padding included, but one job at least).
         """
         jobs: list[Job] = []
         longest = 0
-        while self.queue:
-            job = self.queue[0]
+        while self.jobs:
+            job = self.jobs[0]
             if job.done.done():  # its deadline passed
-                self.queue.popleft()
+                self.jobs.popleft()
                 continue
             longest = max(longest, len(job.ids))
             runtime = jobs[0].runtime if jobs else job.runtime
@@ -74,51 +77,77 @@ class Lane:
             full = len(jobs) >= runtime.batch_tickets or longest * (len(jobs) + 1) > budget
             if jobs and (full or job.runtime is not runtime):
                 break
-            jobs.append(self.queue.popleft())
+            jobs.append(self.jobs.popleft())
         return split(jobs)
 
     def forget_done(self) -> None:
-        """Free the places of jobs whose deadline passed."""
+        """Remove jobs whose deadline passed."""
         with self.lock:
-            waiting = [job for job in self.queue if not job.done.done()]
-            self.queue.clear()
-            self.queue.extend(waiting)
+            waiting = [job for job in self.jobs if not job.done.done()]
+            self.jobs.clear()
+            self.jobs.extend(waiting)
 
 
-class Aside:
-    """Work of one kind in a thread of its own, a bounded number waiting or running."""
+class DeadlineExecutor:
+    """One thread for work that must not hold up the event loop; a thread that is late is replaced.
 
-    def __init__(self, kind: str, limit: int, settings: Settings, metrics: Metrics) -> None:
+    Python cannot end a thread. One that is still busy when its work's deadline passes finishes that work,
+    whose result nobody waits for, and ends; another takes over what waits.
+    """
+
+    def __init__(self, kind: str, metrics: Metrics) -> None:
         self._kind = kind
-        self._limit = limit
-        self._retry_after_seconds = settings.retry_after_seconds
         self._metrics = metrics
-        self._held = 0
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix=f"larkfield-{kind}")
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._busy: Future[Any] | None = None
+        self._thread: threading.Thread | None = None
+        self._start()
 
-    async def run(self, work: Callable[[], T], deadline: float) -> T:
-        """The result of `work()`; Problem 503 when full, 504 when late."""
-        if self._held >= self._limit:
-            self._metrics.refused.inc(f"{self._kind}_full")
-            raise unavailable(
-                f"Too many {self._kind.replace('_', ' ')} are waiting.", self._retry_after_seconds
-            )
-        started = self.pool.submit(work)
-        running = asyncio.wrap_future(started)
-        self._held += 1
-        running.add_done_callback(self._free)
+    async def run(self, work: Callable[[], T], deadline: float, permit: Permit) -> T:
+        """The result of `work()`; Problem 504 when late. The permit is held until the work ends."""
+        submitted: Future[T] = Future()
+        self._queue.put((submitted, work))
+        running = asyncio.wrap_future(submitted)
+        permit.hold()
+        running.add_done_callback(partial(_work_ended, permit))
         try:
-            # Shielded: work that is late still holds its place until its thread is free.
             return await asyncio.wait_for(asyncio.shield(running), max(0.0, deadline - perf_counter()))
         except TimeoutError:
-            started.cancel()  # no effect if it has begun
+            if not submitted.cancel() and self._busy is submitted:
+                self._metrics.threads_replaced.labels(self._kind).inc()
+                self._start()
             self._metrics.refused.inc("deadline")
             raise late() from None
 
-    def _free(self, running: asyncio.Future[Any]) -> None:
-        self._held -= 1
-        if not running.cancelled():
-            running.exception()  # of work that nobody waits for any more
+    def close(self) -> None:
+        """End the thread after the work that it does now."""
+        self._thread = None
+        self._queue.put(None)
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name=f"larkfield-{self._kind}", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        """Take work until this is no longer the executor's thread."""
+        while threading.current_thread() is self._thread:
+            item = self._queue.get()
+            if item is None:
+                return
+            submitted, work = item
+            if not submitted.set_running_or_notify_cancel():
+                continue
+            self._busy = submitted
+            try:
+                submitted.set_result(work())
+            except BaseException as error:
+                submitted.set_exception(error)
+
+
+def _work_ended(permit: Permit, running: asyncio.Future[Any]) -> None:
+    permit.release()
+    if not running.cancelled():
+        running.exception()  # marks it as seen: after a deadline nobody awaits it
 
 
 class Engine:
@@ -130,34 +159,27 @@ class Engine:
         self._waiting: list[Job] = []  # all that are not known to be done, for the sweeper
         self._scheduled = False
         self._sweeper: asyncio.TimerHandle | None = None
-        self._batches = Lane("larkfield-batch")
-        self._long = Lane("larkfield-long")
-        self._explanations = Aside("explanations", settings.max_explanations, settings, metrics)
-        self._long_texts = Aside("long_texts", settings.max_queue, settings, metrics)
+        self._batches = BatchQueue("larkfield-batch")
+        self._long = BatchQueue("larkfield-long")
+        self._explanations = DeadlineExecutor("explanations", metrics)
+        self._long_texts = DeadlineExecutor("long_texts", metrics)
         spare_cores = (os.cpu_count() or 1) > settings.workers
         self._hand_off = settings.handoff == "always" or (settings.handoff == "auto" and spare_cores)
-        self._inline = settings.handoff != "always"  # whether runs on a CPU may be in this thread, too
+        self._inline = settings.handoff != "always"  # whether the event loop's thread may run the graph
 
     @property
     def depth(self) -> int:
         """Tickets that wait."""
-        return len(self._batches.queue) + len(self._long.queue)
-
-    def refuse_when_full(self) -> None:
-        """503 before any work is done for a ticket that would find no place."""
-        if self.depth >= self._settings.max_queue:
-            self._metrics.refused.inc("queue_full")
-            raise unavailable("Too many tickets are waiting.", self._settings.retry_after_seconds)
+        return len(self._batches.jobs) + len(self._long.jobs)
 
     def submit(self, runtime: Runtime, encoding: Encoding, deadline: float) -> Job:
-        """Queue a ticket; await `job.done` for its logits (teams,). Problem 503 when full, 504 when late."""
-        self.refuse_when_full()
+        """Queue a ticket; await `job.done` for its logits (teams,). Problem 504 when late."""
         loop = asyncio.get_running_loop()
         job = Job(runtime, encoding.ids, loop.create_future(), perf_counter(), deadline)
         long = len(job.ids) > self._settings.inline_tokens and runtime.provider == "CPU"
-        lane = self._long if long else self._batches
-        with lane.lock:
-            lane.queue.append(job)
+        queue = self._long if long else self._batches
+        with queue.lock:
+            queue.jobs.append(job)
         self._waiting.append(job)
         if not self._scheduled:
             self._scheduled = True
@@ -167,29 +189,31 @@ class Engine:
         return job
 
     def run_now(self, runtime: Runtime, encoding: Encoding) -> Job | None:
-        """Run a ticket here and now, if nothing else waits and it is short; the way of a quiet hour.
+        """Run a short ticket on the event loop's thread if nothing else waits; None: submit it instead.
 
-        It spares the queue and two turns of the event loop, a tenth of the whole answer.
+        That saves the queue and two turns of the event loop.
         """
-        if self._batches.queue or self._batches.busy or len(encoding.ids) > self._settings.inline_tokens:
+        if self._batches.jobs or self._batches.busy or len(encoding.ids) > self._settings.inline_tokens:
             return None
         now = perf_counter()
         job = Job(runtime, encoding.ids, asyncio.get_running_loop().create_future(), now, now)
         self._finish([job], run_jobs([job]))
         return job
 
-    async def explain(self, work: Callable[[], T], deadline: float) -> T:
-        """Run an explanation in its own thread, a bounded number at a time."""
-        return await self._explanations.run(work, deadline)
+    async def explain(self, work: Callable[[], T], deadline: float, permit: Permit) -> T:
+        """Run an explanation in the thread for explanations."""
+        return await self._explanations.run(work, deadline, permit)
 
-    async def read_long_text(self, work: Callable[[], T], deadline: float) -> T:
-        """Clean and tokenize a long text in a thread, so that the event loop goes on meanwhile."""
-        return await self._long_texts.run(work, deadline)
+    async def read_long_text(self, work: Callable[[], T], deadline: float, permit: Permit) -> T:
+        """Clean and tokenize a long text in the thread for long texts."""
+        return await self._long_texts.run(work, deadline, permit)
 
     def close(self) -> None:
         """Stop the threads; what runs is finished."""
-        for pool in (self._batches, self._long, self._explanations, self._long_texts):
-            pool.pool.shutdown(wait=False, cancel_futures=True)
+        for queue in (self._batches, self._long):
+            queue.pool.shutdown(wait=False, cancel_futures=True)
+        self._explanations.close()
+        self._long_texts.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
 
@@ -197,42 +221,42 @@ class Engine:
         """Start what can be started now."""
         self._scheduled = False
         self._start(self._long)
-        lane = self._batches
-        if not lane.queue:
+        queue = self._batches
+        if not queue.jobs:
             return
-        here = self._inline and (not self._hand_off or lane.queue[0].runtime.provider == "CPU")
-        if self._hand_off and (len(lane.queue) > 1 or not here):
-            self._start(lane)
+        here = self._inline and (not self._hand_off or queue.jobs[0].runtime.provider == "CPU")
+        if self._hand_off and (len(queue.jobs) > 1 or not here):
+            self._start(queue)
         if not here:
             return
-        with lane.lock:
-            runs = lane.take(self._settings.inline_tokens)
+        with queue.lock:
+            runs = queue.take(self._settings.inline_tokens)
         for run in runs:
             self._finish(run, run_jobs(run))
-        if lane.queue:
+        if queue.jobs:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._drain)
 
-    def _start(self, lane: Lane) -> None:
-        """Let the lane's thread take what waits, unless it is at work already."""
-        with lane.lock:
-            if lane.busy or not lane.queue:
+    def _start(self, queue: BatchQueue) -> None:
+        """Let the queue's thread take what waits, unless it is at work already."""
+        with queue.lock:
+            if queue.busy or not queue.jobs:
                 return
-            lane.busy = True
-            runs = lane.take()
-        lane.pool.submit(self._work, lane, runs, asyncio.get_running_loop())
+            queue.busy = True
+            runs = queue.take()
+        queue.pool.submit(self._work, queue, runs, asyncio.get_running_loop())
 
-    def _work(self, lane: Lane, runs: list[list[Job]], loop: asyncio.AbstractEventLoop) -> None:
-        """Run, and take what has queued up meanwhile without asking the event loop; in the lane's thread."""
+    def _work(self, queue: BatchQueue, runs: list[list[Job]], loop: asyncio.AbstractEventLoop) -> None:
+        """Run, and take what has queued up meanwhile without asking the event loop; in the queue's thread."""
         while runs:
             for run in runs:
                 loop.call_soon_threadsafe(self._finish, run, run_jobs(run))
-            with lane.lock:
-                runs = lane.take()
-                lane.busy = bool(runs)
+            with queue.lock:
+                runs = queue.take()
+                queue.busy = bool(runs)
 
     def _finish(self, run: list[Job], outcome: object) -> None:
-        """Hand logits, or the error that took their place, to those who wait."""
+        """Give each job its logits, or the error."""
         self._metrics.batch_tickets.observe(len(run))
         self._metrics.batch_tokens.observe(padded_tokens([run]))
         for row, job in enumerate(run):
@@ -246,7 +270,7 @@ class Engine:
                 )
 
     def _sweep(self) -> None:
-        """504 for every ticket whose deadline passed; its place is free at once."""
+        """Answer 504 to every ticket whose deadline passed, and remove it from its queue."""
         now = perf_counter()
         expired = [job for job in self._waiting if job.deadline <= now and not job.done.done()]
         for job in expired:

@@ -1,7 +1,7 @@
 """The service's parts in one place, and a ticket's way through them.
 
 `routes` (HTTP) calls `Service.answer`: clean, tokenize, run, decide, explain. Explanations, feedback, drift
-and the shadow hang themselves in through `explainers` and `observers`.
+and the shadow register themselves in `explainers` and `observers`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from models.tokenizer import Encoding
 from service.api.keys import Keys
 from service.api.problems import Problem, unavailable
 from service.api.schema import RouteRequest
+from service.inference.admission import LONG_TEXT, Admission, Permit
 from service.inference.queue import Engine
 from service.inference.runtime import Runtime
 from service.observe.logs import Writer
@@ -32,9 +33,6 @@ from service.observe.metrics import Metrics
 from service.settings import Settings
 
 log = logging.getLogger("larkfield")
-
-# Characters beyond which a text is read in a thread: cleaning mail of this size takes milliseconds.
-LONG_TEXT = 8_192
 
 
 @dataclass(slots=True, eq=False)
@@ -116,19 +114,15 @@ class Service:
     on_stop: list[Callable[[], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.admission = Admission(self.settings, self.metrics)
         self.engine = Engine(self.settings, self.metrics)
         self.keys = Keys(self.settings.api_keys, self.settings.api_keys_file)
         self.admin_keys = Keys(self.settings.admin_key, self.settings.admin_key_file)
         self.in_flight = 0
-        # Batches and streams take one place among the explanations, and leave the others to single tickets.
-        self.explaining = asyncio.Semaphore(1)
-        # The server's running requests and connections, where there is a server: with one request alone,
-        # nothing need queue.
+        # The server's running requests, where there is a server: a request that is alone need not queue.
         self.requests: Sized | None = None
-        self.connections: Sized = ()
         self._lines_dropped = 0
         self._first = asyncio.Event()
-        self._waiting_for_first = 0
 
     @property
     def ready(self) -> bool:
@@ -159,7 +153,7 @@ class Service:
         metrics.queue_limit.set(self.settings.max_queue)
         metrics.ready.set(int(self.ready))
         metrics.memory.set(resident_bytes())
-        metrics.connections.set(len(self.connections))
+        metrics.connections.set(self.admission.taken["connections"])
         if self.writer is not None and self.writer.dropped > self._lines_dropped:
             metrics.logs_dropped.inc(self.writer.dropped - self._lines_dropped)
             self._lines_dropped = self.writer.dropped
@@ -176,18 +170,17 @@ class Service:
         return self.runtime
 
     async def first_loaded(self) -> Runtime:
-        """The same, but the first tickets of a worker wait for it, a bounded number and time."""
-        if self.runtime is None and self._waiting_for_first < self.settings.max_queue:
-            self._waiting_for_first += 1
+        """The runtime that answers; the first tickets of a worker wait for it, at most their deadline."""
+        if self.runtime is None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._first.wait(), self.settings.deadline_seconds)
-            self._waiting_for_first -= 1
         return self.loaded()
 
     async def answer(
         self,
         ticket: RouteRequest,
         request_id: str,
+        permit: Permit,
         *,
         began: float,
         source: str = "route",
@@ -195,7 +188,8 @@ class Service:
     ) -> Answer:
         """Route one ticket; `began` (perf_counter seconds) is when its deadline starts to run.
 
-        Problems: 422 for an explanation that is not offered, 503 when full, 504 when late.
+        `permit` holds its places. Problems: 422 for an explanation that is not offered, 503 while no bundle
+        is loaded, 504 when late.
         """
         runtime = self.runtime or await self.first_loaded()
         if ticket.explain != "none" and ticket.explain not in self.explainers:
@@ -204,7 +198,7 @@ class Service:
             joined, encoding, t0, t1, t2 = read(ticket, runtime)
         else:
             joined, encoding, t0, t1, t2 = await self.engine.read_long_text(
-                partial(read, ticket, runtime), began + self.settings.deadline_seconds
+                partial(read, ticket, runtime), began + self.settings.deadline_seconds, permit
             )
         alone = self.requests is not None and len(self.requests) <= 1
         job = self.engine.run_now(runtime, encoding) if alone else None
@@ -234,14 +228,15 @@ class Service:
             traceparent=traceparent,
         )
         if ticket.explain != "none":
-            await self._explain(answer, began, alone)
+            await self._explain(answer, began, alone, permit)
         self._count(answer)
         return answer
 
-    async def _explain(self, answer: Answer, began: float, alone: bool) -> None:
-        """In a thread of its own, unless there is nobody to keep waiting and it is soon done.
+    async def _explain(self, answer: Answer, began: float, alone: bool, permit: Permit) -> None:
+        """Add the explanation, made in the thread for explanations.
 
-        The words of a short ticket take as long as the largest batch that runs on the event loop.
+        The words of a short ticket take as long as the largest batch that runs on the event loop's thread;
+        they are explained there too when the server is idle.
         """
         level = answer.ticket.explain
         explainer = self.explainers[level]
@@ -251,7 +246,7 @@ class Service:
         if alone and soon and answer.runtime.provider == "CPU":
             answer.explanation = explainer(answer)
         else:
-            answer.explanation = await self.engine.explain(lambda: explainer(answer), deadline)
+            answer.explanation = await self.engine.explain(lambda: explainer(answer), deadline, permit)
         answer.stages["explain"] = perf_counter() - t0
 
     def _count(self, answer: Answer) -> None:

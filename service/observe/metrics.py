@@ -79,27 +79,34 @@ class Metrics:
         return Histogram(f"larkfield_{name}", text, labels, registry=None, buckets=buckets)
 
     def _define_requests(self) -> None:
-        self.requests = Cells(self.counter("requests", "Requests answered.", "route", "status"))
-        self.request_seconds = Cells(
+        self.requests = DirectMetric(self.counter("requests", "Requests answered.", "route", "status"))
+        self.request_seconds = DirectMetric(
             self.histogram(
                 "request_seconds", "From headers read to answer sent.", _REQUEST_SECONDS, "route", "explain"
             )
         )
-        self.stage_seconds = Cells(
+        self.stage_seconds = DirectMetric(
             self.histogram("stage_seconds", "Time in one stage of a ticket's way.", _STAGE_SECONDS, "stage")
         )
-        self.refused = Cells(self.counter("refused", "Requests refused before they cost anything.", "reason"))
+        self.refused = DirectMetric(
+            self.counter("refused", "Requests refused before they cost anything.", "reason")
+        )
         self.refused.start(*((reason,) for reason in REFUSALS))
+        self.threads_replaced = self.counter(
+            "threads_replaced", "Threads that were still busy after their work's deadline.", "kind"
+        )
+        for kind in ("explanations", "long_texts"):
+            self.threads_replaced.labels(kind)
         self.in_flight = self.gauge("in_flight_requests", "Requests accepted and not yet answered.")
         self.connections = self.gauge("open_connections", "Connections that clients hold open.")
 
     def _define_engine(self) -> None:
         self.queue_depth = self.gauge("queue_tickets", "Tickets that wait for the engine.")
         self.queue_limit = self.gauge("queue_limit_tickets", "Tickets that may wait for the engine.")
-        self.batch_tickets = Cells(
+        self.batch_tickets = DirectMetric(
             self.histogram("batch_tickets", "Tickets in one run of the graph.", list(_BATCH_TICKETS))
         )
-        self.batch_tokens = Cells(
+        self.batch_tokens = DirectMetric(
             self.histogram(
                 "batch_tokens", "Tokens, padding included, in one run of the graph.", list(_BATCH_TOKENS)
             )
@@ -120,18 +127,18 @@ class Metrics:
         self.logs_dropped = self.counter("log_lines_dropped", "Log lines that nobody read in time.")
 
     def _define_routing(self) -> None:
-        self.predictions = Cells(self.counter("predictions", "Tickets by team.", "team", "decision"))
-        self.review_reasons = Cells(
+        self.predictions = DirectMetric(self.counter("predictions", "Tickets by team.", "team", "decision"))
+        self.review_reasons = DirectMetric(
             self.counter("review_reasons", "Why tickets went to a person; one may have several.", "reason")
         )
         self.review_reasons.start(*((reason,) for reason in get_args(Reason)))
-        self.confidence = Cells(
+        self.confidence = DirectMetric(
             self.histogram("confidence", "Calibrated confidence of the answers.", _CONFIDENCE)
         )
-        self.ticket_tokens = Cells(
+        self.ticket_tokens = DirectMetric(
             self.histogram("ticket_tokens", "Tokens of a ticket that the network read.", list(_TOKENS))
         )
-        self.unknown_ratio = Cells(
+        self.unknown_ratio = DirectMetric(
             self.histogram("unknown_token_ratio", "Share of a ticket's tokens that are unknown.", _RATIO)
         )
 
@@ -146,7 +153,7 @@ class Metrics:
         return prometheus_client.generate_latest(registry)
 
 
-class Cells:
+class DirectMetric:
     """Remembers a metric's labelled children and writes them straight into the shared memory.
 
     `labels().observe()` costs several microseconds in Python; a dozen of them per ticket would be a tenth
@@ -166,28 +173,28 @@ class Cells:
 
     def inc(self, *labels: str) -> None:
         """Count one."""
-        cells, at = self._children.get(labels) or self._child(labels)
-        cells[at] += 1.0
+        doubles, at = self._children.get(labels) or self._child(labels)
+        doubles[at] += 1.0
 
     def observe(self, value: float, *labels: str) -> None:
         """Put a value into its bucket and add it to the sum."""
         bounds, (total, at), buckets = self._children.get(labels) or self._child(labels)
         total[at] += value
-        cells, at = buckets[bisect_left(bounds, value)]
-        cells[at] += 1.0
+        doubles, at = buckets[bisect_left(bounds, value)]
+        doubles[at] += 1.0
 
     def _child(self, labels: tuple[str, ...]) -> Any:
         metric = self._metric.labels(*labels) if labels else self._metric
         if isinstance(metric, Histogram):
-            buckets = [_cell(bucket) for bucket in metric._buckets]
-            child: Any = (metric._upper_bounds, _cell(metric._sum), buckets)
+            buckets = [_slot(bucket) for bucket in metric._buckets]
+            child: Any = (metric._upper_bounds, _slot(metric._sum), buckets)
         else:
-            child = _cell(metric._value)
+            child = _slot(metric._value)
         self._children[labels] = child
         return child
 
 
-def _cell(value: Any) -> tuple[Any, int]:
+def _slot(value: Any) -> tuple[Any, int]:
     """Where prometheus_client keeps a value: its mapped file as doubles, and the index in them.
 
     The library never writes a value that is only written here, and a file that grows is mapped anew while

@@ -129,7 +129,6 @@ def serve(
     server = Server(config, app, listener)
     holder.append(server)
     app.state.service.requests = server.server_state.tasks
-    app.state.service.connections = server.server_state.connections
     app.state.service.on_start.append(_settle)
     if channel is not None:
         app.state.service.on_start.append(lambda: _join(app, server, channel))

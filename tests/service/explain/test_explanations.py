@@ -216,7 +216,7 @@ def test_only_what_keeps_nobody_waiting_is_explained_on_the_event_loop(
     real = service.engine.explain
     monkeypatch.setattr(service.engine, "explain", lambda *given: threads.append(1) or real(*given))
     ticket = RouteRequest(text=text, explain=level)
-    answer = asyncio.run(service.answer(ticket, "id", began=perf_counter()))
+    answer = asyncio.run(service.answer(ticket, "id", service.admission.ticket(ticket), began=perf_counter()))
     service.engine.close()
     assert answer.explanation["level"] == level
     assert bool(threads) == thread

@@ -240,6 +240,54 @@ def test_what_comes_behind_them_costs_no_requests(
     assert running.metrics()["larkfield_in_flight_requests"] == 0
 
 
+@pytest.mark.parametrize("broken", [b"POST /rou", HEAD, HEAD + LENGTH + b"{"])
+def test_half_a_request_gets_its_400_however_late_the_client_stops(server: Running, broken: bytes) -> None:
+    """After the request before it was answered, when nothing else is left to be sent."""
+    with server.connect() as connection:
+        connection.sendall(request_of(0) + broken)
+        first = b""
+        while b'"ticket_id":"0"' not in first:
+            first += connection.recv(65_536)
+        time.sleep(0.05)
+        connection.shutdown(socket.SHUT_WR)
+        response = everything(connection)
+    assert status(response[response.index(b"HTTP/1.1 ") :]) == 400
+
+
+COMMON = {
+    "date",
+    "content-type",
+    "content-length",
+    "x-request-id",
+    "x-content-type-options",
+    "referrer-policy",
+    "cache-control",
+    "content-security-policy",
+}
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "expected"),
+    [
+        (HEAD + b"Content-Length: 2\r\nConnection: close\r\n\r\n{}", 422),
+        (HEAD.replace(b"/json", b"/xml") + b"Content-Length: 2\r\n\r\n{}", 415),
+        (HEAD.replace(b"/route", b"/route/batch") + b"Content-Length: 2\r\nConnection: close\r\n\r\n{}", 422),
+        (HEAD.replace(b"/route", b"/nowhere") + b"Content-Length: 0\r\nConnection: close\r\n\r\n", 404),
+        (b"DELETE /route HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
+        (b"nonsense\r\n\r\n", 400),
+    ],
+)
+def test_every_error_has_the_same_headers(server: Running, request_bytes: bytes, expected: int) -> None:
+    with server.connect() as connection:
+        connection.sendall(request_bytes)
+        response = everything(connection)
+    head, _, body = response.partition(b"\r\n\r\n")
+    names = [line.partition(b":")[0].lower().decode() for line in head.split(b"\r\n")[1:]]
+    assert status(response) == expected == json.loads(body)["status"]
+    assert set(names) - {"allow"} == COMMON | {"connection"}
+    assert len(set(names)) == len(names)
+
+
 def test_a_request_whose_body_comes_later_is_answered_after_the_one_before(server: Running) -> None:
     later = request_of(1)
     with server.connect() as connection:

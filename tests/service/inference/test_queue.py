@@ -14,6 +14,8 @@ import pytest
 
 from models.tokenizer import Encoding
 from service.api.problems import Problem
+from service.api.schema import RouteRequest
+from service.inference.admission import LONG_TEXT, Admission
 from service.inference.queue import PADDING_WORTH_A_RUN, Engine, Job, split
 from service.inference.runtime import Runtime, pad
 from service.observe.metrics import Metrics
@@ -124,18 +126,40 @@ def test_a_run_keeps_its_budget(metrics: Metrics) -> None:
     assert sum(tickets for tickets, _ in runs) == 20
 
 
-def test_a_full_queue_refuses_at_once_and_recovers(metrics: Metrics) -> None:
-    async def body(engine: Engine, graph: Any) -> None:
-        jobs = submit(engine, graph, *[5] * 4)
-        with pytest.raises(Problem) as refused:
-            engine.submit(graph, encoding(5), soon())
-        assert refused.value.status == 503
-        assert (b"retry-after", b"1") in refused.value.header_list
-        assert await logits(jobs) == [5] * 4
-        assert await logits(submit(engine, graph, 6)) == [6]
-
-    run(metrics, body, max_queue=4)
+def test_admission_takes_all_places_or_none_and_gets_them_back(metrics: Metrics) -> None:
+    admission = Admission(Settings(max_queue=3, max_explanations=1), metrics)
+    explained = admission.ticket(RouteRequest(text="a", explain="tokens"))
+    with pytest.raises(Problem) as refused:
+        admission.ticket(RouteRequest(text="a" * (LONG_TEXT + 1), explain="tokens"))
+    assert refused.value.status == 503
+    assert (b"retry-after", b"1") in refused.value.header_list
+    assert admission.taken == {**dict.fromkeys(admission.limits, 0), "queue": 1, "explanations": 1}
+    with admission.ticket(RouteRequest(text="a")), admission.ticket(RouteRequest(text="b")):
+        with pytest.raises(Problem):
+            admission.ticket(RouteRequest(text="c"))
+    explained.hold()
+    explained.release()
+    assert admission.taken["explanations"] == 1, "work in a thread still holds it"
+    explained.release()
+    assert not any(admission.taken.values())
     assert b'larkfield_refused_total{reason="queue_full"} 1.0' in metrics.render()
+    assert b'larkfield_refused_total{reason="explanations_full"} 1.0' in metrics.render()
+
+
+def test_a_ticket_of_a_batch_waits_for_its_place(metrics: Metrics) -> None:
+    admission = Admission(Settings(max_queue=1), metrics)
+    ticket = RouteRequest(text="a")
+
+    async def body() -> None:
+        held = admission.ticket(ticket)
+        asyncio.get_running_loop().call_later(0.05, held.release)
+        with await admission.batch_ticket(ticket, 60):
+            with pytest.raises(Problem) as refused:
+                await admission.batch_ticket(ticket, 0.01)
+        assert refused.value.status == 503
+
+    asyncio.run(body())
+    assert not any(admission.taken.values())
 
 
 def test_a_deadline_ends_the_wait_and_frees_the_place(metrics: Metrics) -> None:
@@ -263,53 +287,37 @@ def test_an_error_reaches_the_tickets_of_that_run_only(metrics: Metrics) -> None
     run(metrics, body, graph)
 
 
-def test_explanations_have_a_limit_of_their_own(metrics: Metrics) -> None:
+def test_a_late_thread_is_replaced_and_its_permit_held_until_it_ends(metrics: Metrics) -> None:
     gate = threading.Event()
-
-    async def body(engine: Engine, graph: Any) -> None:
-        waiting = [asyncio.ensure_future(engine.explain(lambda: gate.wait(60), soon())) for _ in range(2)]
-        await asyncio.sleep(0)
-        with pytest.raises(Problem) as refused:
-            await engine.explain(lambda: 1, soon())
-        assert refused.value.status == 503
-        assert await logits(submit(engine, graph, 5)) == [5], "plain tickets go on"
-        gate.set()
-        assert await asyncio.gather(*waiting) == [True, True]
-        assert await engine.explain(lambda: 1, soon()) == 1
-
-    run(metrics, body, max_explanations=2)
-
-
-def test_a_late_explanation_holds_its_place_until_its_thread_is_free(metrics: Metrics) -> None:
-    gate = threading.Event()
+    admission = Admission(Settings(max_explanations=2), metrics)
+    ticket = RouteRequest(text="a", explain="tokens")
 
     async def body(engine: Engine, _: Any) -> None:
-        with pytest.raises(Problem) as late:
-            await engine.explain(lambda: gate.wait(60), perf_counter() + 0.05)
+        with admission.ticket(ticket) as permit:
+            with pytest.raises(Problem) as late:
+                await engine.explain(lambda: gate.wait(60), perf_counter() + 0.05, permit)
         assert late.value.status == 504
-        with pytest.raises(Problem) as refused:
-            await engine.explain(lambda: 1, soon())
-        assert refused.value.status == 503
+        assert admission.taken["explanations"] == 1
+        with admission.ticket(ticket) as permit:
+            assert await engine.explain(lambda: 2, soon(), permit) == 2, "another thread goes on"
         gate.set()
-        for _ in range(1000):
-            try:
-                assert await engine.explain(lambda: 2, soon()) == 2
-                return
-            except Problem:
-                await asyncio.sleep(0.01)
-        raise AssertionError("the place was never free again")
+        while any(admission.taken.values()):
+            await asyncio.sleep(0.01)
 
-    run(metrics, body, max_explanations=1)
+    run(metrics, body)
+    assert b'larkfield_threads_replaced_total{kind="explanations"} 1.0' in metrics.render()
 
 
 def test_an_explanation_that_waits_is_dropped_when_it_is_late(metrics: Metrics) -> None:
     gate, ran = threading.Event(), []
 
     async def body(engine: Engine, _: Any) -> None:
-        first = asyncio.ensure_future(engine.explain(lambda: gate.wait(60), soon()))
+        admission = Admission(Settings(), metrics)
+        permit = admission.ticket(RouteRequest(text="a", explain="tokens"))
+        first = asyncio.ensure_future(engine.explain(lambda: gate.wait(60), soon(), permit))
         await asyncio.sleep(0)
         with pytest.raises(Problem):
-            await engine.explain(lambda: ran.append(1), perf_counter() + 0.05)
+            await engine.explain(lambda: ran.append(1), perf_counter() + 0.05, permit)
         gate.set()
         assert await first
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.observe.metrics import Cells, Metrics
+from service.observe.metrics import DirectMetric, Metrics
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -41,7 +41,7 @@ def test_the_fast_way_fills_the_same_buckets_as_the_library(tmp_path: Path) -> N
     metrics = Metrics(tmp_path, 0)
     buckets = [0.1, 0.5, 1.0]
     slow = metrics.histogram("slow", "x", buckets, "kind")
-    fast = Cells(metrics.histogram("fast", "x", buckets, "kind"))
+    fast = DirectMetric(metrics.histogram("fast", "x", buckets, "kind"))
     for value in (0.0, 0.1, 0.100001, 0.5, 0.7, 1.0, 3.0):
         slow.labels("a").observe(value)
         fast.observe(value, "a")
@@ -58,7 +58,7 @@ def test_the_fast_way_fills_the_same_buckets_as_the_library(tmp_path: Path) -> N
 def test_a_file_that_grows_keeps_what_was_counted(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path, 0)
     metrics.requests.inc("/route", "200")
-    many = Cells(metrics.counter("many", "x", "label"))
+    many = DirectMetric(metrics.counter("many", "x", "label"))
     for _ in range(2):
         for number in range(3000):
             many.inc(f"value-{number}")

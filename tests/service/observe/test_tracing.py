@@ -32,7 +32,8 @@ def test_a_ticket_is_a_span_with_its_stages(bundle: Path) -> None:
     service.swap(service.load(bundle))
 
     ticket = RouteRequest(text="secret parcel late")
-    asyncio.run(service.answer(ticket, "r-1", began=perf_counter(), traceparent=CALLER))
+    permit = service.admission.ticket(ticket)
+    asyncio.run(service.answer(ticket, "r-1", permit, began=perf_counter(), traceparent=CALLER))
     *stages, whole = exporter.get_finished_spans()
     assert whole.name == "route ticket"
     assert f"{whole.context.trace_id:032x}" == CALLER.split("-")[1]
@@ -55,7 +56,9 @@ def test_a_strange_traceparent_starts_a_new_trace(bundle: Path) -> None:
     service.settings = service.settings.model_copy(update={"tracing": True})
     install(app, service, provider)
     service.swap(service.load(bundle))
-    asyncio.run(service.answer(RouteRequest(text="x"), "r", began=perf_counter(), traceparent="nonsense"))
+    ticket = RouteRequest(text="x")
+    permit = service.admission.ticket(ticket)
+    asyncio.run(service.answer(ticket, "r", permit, began=perf_counter(), traceparent="nonsense"))
     assert exporter.get_finished_spans()[-1].parent is None
 
 

@@ -1,0 +1,85 @@
+"""What every response has in common, whoever sends it: request id, security headers, the error format."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable
+
+from starlette.types import Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from service.api.problems import CONTENT_TYPE, Problem
+
+Headers = list[tuple[bytes, bytes]]
+
+CLOSE = (b"connection", b"close")
+SECURITY_HEADERS: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+]
+
+_SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_PREFIX = os.urandom(8).hex()
+_NUMBER = itertools.count(1)
+os.register_at_fork(after_in_child=lambda: globals().update(_PREFIX=os.urandom(8).hex()))
+
+
+def request_id_of(given: bytes | None) -> str:
+    """The client's own id if it is safe to repeat, else a new one: 16 random characters and a number."""
+    if given is not None and _SAFE_ID.fullmatch(given):
+        return given.decode("ascii")
+    return f"{_PREFIX}{next(_NUMBER):08x}"
+
+
+def with_common(headers: Iterable[tuple[bytes, bytes]], request_id: str, close: bool) -> Headers:
+    """A response's headers and those that every response carries; a header that is given is kept."""
+    headers = list(headers)
+    given = {name.lower() for name, _ in headers}
+    headers += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
+    headers.append((b"x-request-id", request_id.encode("ascii")))
+    if close and b"connection" not in given:
+        headers.append(CLOSE)
+    return headers
+
+
+def rendered(problem: Problem, request_id: str) -> tuple[Headers, bytes]:
+    """Headers (without the common ones) and body of a problem: every error response is made here."""
+    body = problem.body(request_id)
+    headers = [(b"content-type", CONTENT_TYPE), *problem.header_list, (b"content-length", b"%d" % len(body))]
+    return ([*headers, CLOSE] if problem.close else headers), body
+
+
+def encoded(status: int, headers: Headers, body: bytes) -> bytes:
+    """A whole HTTP/1.1 response; `headers` must be valid and include the content length."""
+    lines = [part for name, value in headers for part in (name, b": ", value, b"\r\n")]
+    return b"".join((STATUS_LINE[status], *lines, b"\r\n", body))
+
+
+def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> bool:
+    """Send a response in one write; uvicorn takes two, and checks each header by itself.
+
+    False, and nothing sent, if `send` is not uvicorn's own (a middleware wants to see the response), if the
+    client is gone or reads too slowly, or for a HEAD request, whose response has no body.
+    """
+    cycle = getattr(send, "__self__", None)
+    if not isinstance(cycle, RequestResponseCycle):
+        return False
+    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started:
+        return False
+    if cycle.scope["method"] == "HEAD":
+        return False
+    if CLOSE in headers:
+        cycle.keep_alive = False
+    elif not cycle.keep_alive:
+        headers = [*headers, CLOSE]
+    cycle.response_started = cycle.response_complete = True
+    cycle.transport.write(encoded(status, [*cycle.default_headers, *headers], body))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
