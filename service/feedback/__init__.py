@@ -1,1 +1,1 @@
-"""What the helpdesk reports, the database behind it, drift, and the shadow bundle."""
+"""Feedback from the helpdesk, the database that holds it, drift, and the shadow bundle."""

@@ -12,16 +12,16 @@ from service.feedback.rows import StoreUnavailable
 
 
 def day(text: str) -> float:
-    """Seconds since 1970 of a day or a moment in ISO form; UTC where it names no other time."""
+    """A date or time in ISO form as seconds since 1970; UTC unless it has an offset."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no day such as 2026-11-01") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date such as 2026-11-01") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; exit code 2 where something given cannot be used."""
+    """Run the command; exit status 2 if an argument, a file or the database cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m service.feedback")
     command = parser.add_subparsers(required=True).add_parser(
         "export", help="write feedback as training data"
@@ -35,12 +35,10 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="DAY",
         help="only feedback received from this day on, e.g. 2026-11-01 (UTC)",
     )
-    command.add_argument("--tickets", type=Path, help="a CSV of the helpdesk with the texts")
-    command.add_argument("--add-to", type=Path, help="a CSV of earlier tickets to keep")
-    command.add_argument("--id-column", default="ticket_id", help="their column with the ticket id")
-    command.add_argument(
-        "--text-column", action="append", help="the column of both with the text; repeatable"
-    )
+    command.add_argument("--tickets", type=Path, help="an export of the helpdesk that has the texts")
+    command.add_argument("--add-to", type=Path, help="earlier training tickets; they are kept")
+    command.add_argument("--id-column", default="ticket_id", help="the column with the ticket id")
+    command.add_argument("--text-column", action="append", help="the column with the text; repeatable")
     command.add_argument("--team-column", default="team", help="the column of --add-to with the team")
     chosen = parser.parse_args(arguments)
     try:

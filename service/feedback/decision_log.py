@@ -1,8 +1,8 @@
-"""Remembering decisions behind the answers, so that later feedback knows what was predicted.
+"""Writes each decision to the database in the background, so that feedback can be compared with it.
 
-`record` appends to a list in memory; a thread writes it to the database four times a second. Kill -9 loses at
-most that quarter of a second of decisions (feedback on them is kept, its prediction is then unknown): the
-price of never slowing an answer. This file does without SQLAlchemy, which is imported when first needed.
+`record` appends to a list in memory. A thread writes the list to the database four times a second, so no
+answer waits for the disk. kill -9 loses at most the last quarter of a second of decisions: feedback on these
+is kept, but what was predicted is then unknown. SQLAlchemy is imported only when a database is opened.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("larkfield.decisions")
 
 LONGEST_WAIT_SECONDS = 2.0
-LARGEST_WRITE = 1000  # rows in one transaction: a slow disk's flush is shared by as many
+LARGEST_WRITE = 1000  # rows in one transaction, which costs one flush of the disk
 
 
 def opener(url: str) -> Callable[[], Store]:
-    """A function that opens the database when it is first called, and gives the same one ever after."""
+    """A function that opens the database on its first call and returns the same Store on each call."""
     lock = threading.Lock()
     opened: list[Store] = []
 
@@ -41,10 +41,10 @@ def opener(url: str) -> Callable[[], Store]:
 
 
 class DecisionLog:
-    """Remembers decisions behind the answers: `record` appends to a list in memory, a thread writes it out.
+    """A bounded queue of decisions and the thread that writes them to the database.
 
-    Bounded: when the database cannot keep up or is away, up to `most_waiting` decisions wait, further ones
-    are counted as dropped, and routing never notices. At most `write_every` seconds are lost on kill -9.
+    If the database is slow or unreachable, up to `most_waiting` decisions wait. Further ones are dropped and
+    counted. Routing goes on.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class DecisionLog:
         self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
 
     def record(self, decided: Decided) -> None:
-        """Remember one decision; costs well under a microsecond and never waits."""
+        """Queue one decision; never blocks."""
         if len(self.waiting) >= self.most_waiting:
             self.on_dropped(1)
             return
@@ -77,20 +77,20 @@ class DecisionLog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits and end the thread; gives up after a few seconds when the database is away."""
+        """Write the queued decisions and end the thread; give up after 5 s if the database is unreachable."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
     def flush(self) -> None:
-        """Write everything that waits, now; any thread may. StoreUnavailable: the rest stays in line."""
+        """Write all queued decisions now, from any thread; on StoreUnavailable the rest stays queued."""
         store = self.store()
         if not self._writing.acquire(timeout=LONGEST_WAIT_SECONDS):
             raise StoreUnavailable("too many wait for the database")
         try:
             while batch := [self.waiting.popleft() for _ in range(min(LARGEST_WRITE, len(self.waiting)))]:
                 try:
-                    store.remember(batch)
+                    store.add_decisions(batch)
                 except StoreUnavailable:
                     self.waiting.extendleft(reversed(batch))
                     raise
@@ -108,14 +108,14 @@ class DecisionLog:
                 if self.waiting:
                     self.flush()
                 if failing:
-                    log.warning("decisions are written again")
+                    log.warning("the database works again; decisions are written")
                 failing = False
             except StoreUnavailable as error:
                 self.on_failure()
                 if not failing:
                     log.error("decisions cannot be written: %s; routing goes on", error)
                 failing = True
-            except Exception:  # the thread must live: whatever it was, the next batch may pass
+            except Exception:  # the thread must go on: the next batch may succeed
                 log.exception("decisions were lost")
             if stopping:
                 if self.waiting:

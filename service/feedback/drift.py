@@ -1,11 +1,11 @@
-"""Does it still route rightly? Live tickets against the bundle's reference, answers against feedback.
+"""Drift of live tickets from the bundle's reference, and accuracy and calibration by feedback.
 
 Drift is the population stability index between the reference shares e and the live shares a of the same
-bins, sum over bins of (a - e) ln(a / e), over the newest tickets that the served bundle version decided.
-Below 0.1 nothing happened, above 0.25 the tickets are no longer those that the bundle was made for.
+bins: the sum over bins of (a - e) ln(a / e), over the newest tickets that the served bundle version decided.
+Below 0.1 there is no drift; above 0.25 the tickets differ from those that the bundle was trained on.
 
-Everything comes from the shared database, so each worker computes the same figures from the tickets of all
-of them, and it does not matter which one set a gauge last.
+All figures come from the shared database. Each worker computes the same ones, so it does not matter which
+worker set a gauge last.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("larkfield.drift")
 
 FEATURES = ("team", "confidence", "unknown_ratio", "length")
-SMALLEST_SHARE = 1e-4  # stands for an empty bin, whose logarithm would be infinite
+SMALLEST_SHARE = 1e-4  # used for empty bins, whose logarithm would be infinite
 CALIBRATION_BINS = 10
 PRUNE_EVERY_SECONDS = 600.0
 
 
 def population_stability_index(expected: Sequence[float], actual: Sequence[float]) -> float:
-    """PSI of two lists of shares over the same bins; 0 where they are equal, symmetric, never infinite."""
+    """PSI of two lists of shares over the same bins; symmetric, 0 for equal lists, always finite."""
     if len(expected) != len(actual):
         raise ValueError(f"shares over {len(expected)} and {len(actual)} bins cannot be compared")
     e, a = (np.maximum(np.asarray(each, dtype=float), SMALLEST_SHARE) for each in (expected, actual))
@@ -50,7 +50,7 @@ def population_stability_index(expected: Sequence[float], actual: Sequence[float
 
 
 def drift(reference: Mapping[str, Any], rows: Sequence[Any]) -> dict[str, float]:
-    """PSI by feature; `rows` have predicted, confidence, tokens, unknown. {} without reference or rows."""
+    """PSI by feature; rows have predicted, confidence, tokens, unknown. {} without reference or rows."""
     if not reference or not rows:
         return {}
     teams = Counter(row.predicted for row in rows)
@@ -72,7 +72,7 @@ def drift(reference: Mapping[str, Any], rows: Sequence[Any]) -> dict[str, float]
 
 
 class Quality(NamedTuple):
-    """How right the answers were, by feedback. Shares between 0 and 1; NaN where no ticket is counted."""
+    """Accuracy and calibration by feedback: shares between 0 and 1, NaN if there are no tickets."""
 
     accuracy: float
     routed_accuracy: float
@@ -105,7 +105,7 @@ def quality(rows: Sequence[Any]) -> Quality:
 
 
 class Measured(NamedTuple):
-    """One look at the newest tickets; `drift` and `quality` are empty or NaN where there are too few."""
+    """Figures over the newest tickets; `drift` is empty and `quality` NaN if there are too few."""
 
     drift: dict[str, float]
     drift_tickets: int
@@ -114,7 +114,7 @@ class Measured(NamedTuple):
 
 
 def measure(store: Store, version: str, reference: Mapping[str, Any], window: int, least: int) -> Measured:
-    """Drift and quality over the newest `window` tickets of a bundle version, once there are `least`."""
+    """Drift and quality over the newest `window` tickets of a bundle version, if there are `least`."""
     rows = store.recent_decisions(version, window)
     answers = store.recent_feedback(version, window)
     return Measured(
@@ -126,18 +126,18 @@ def measure(store: Store, version: str, reference: Mapping[str, Any], window: in
 
 
 def install(app: FastAPI, service: Service) -> None:
-    """Measure the served bundle every few seconds, where there is a feedback database to measure from."""
+    """Measure the served bundle every few seconds, if there is a feedback database."""
     store: Callable[[], Store] | None = app.state.store
     if store is None:
         return
-    watch = Watch(service, store)
-    service.on_start.append(watch.start)
-    service.on_swap.append(watch.promise)
-    service.on_stop.append(watch.stop)
+    monitor = DriftMonitor(service, store)
+    service.on_start.append(monitor.start)
+    service.on_swap.append(monitor.show_precision)
+    service.on_stop.append(monitor.stop)
 
 
-class Watch:
-    """A thread that measures every few seconds and keeps the database within its limits."""
+class DriftMonitor:
+    """A thread that measures every few seconds and deletes old rows from the database."""
 
     def __init__(self, service: Service, store: Callable[[], Store]) -> None:
         self.service = service
@@ -154,12 +154,12 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
-    def promise(self, runtime: Runtime) -> None:
-        """Show what the bundle promises for tickets that it routes itself."""
+    def show_precision(self, runtime: Runtime) -> None:
+        """Set the gauge of the precision that the bundle states for routed tickets."""
         self.precision.set(runtime.config.thresholds.precision)
 
-    def look(self) -> None:
-        """Measure once and set the gauges. StoreUnavailable when the database cannot be read."""
+    def measure(self) -> None:
+        """Measure once and set the gauges; StoreUnavailable if the database cannot be read."""
         runtime = self.service.runtime
         if runtime is None:
             return
@@ -192,7 +192,7 @@ class Watch:
         self.accuracy = gauge("feedback_accuracy", "Share of right teams, by feedback.", "decision")
         self.calibration = gauge("calibration_error", "Expected calibration error, by feedback.")
         self.overconfidence = gauge("overconfidence", "Mean confidence minus accuracy, by feedback.")
-        self.precision = gauge("bundle_precision", "Accuracy that the bundle promises for routed tickets.")
+        self.precision = gauge("bundle_precision", "Accuracy that the bundle states for routed tickets.")
         self.measured_at = gauge("drift_measured_timestamp_seconds", "When drift was measured last.")
 
     def _run(self) -> None:
@@ -201,7 +201,7 @@ class Watch:
         failing = False
         while not self._stop.wait(settings.drift_seconds):
             try:
-                self.look()
+                self.measure()
                 if time.monotonic() - pruned_at > PRUNE_EVERY_SECONDS:
                     self.store().prune(
                         keep_days=settings.feedback_retention_days,
@@ -214,5 +214,5 @@ class Watch:
                 if not failing:
                     log.error("drift cannot be measured: %s; routing goes on", error)
                 failing = True
-            except Exception:  # a thread that ends in silence would leave stale gauges
+            except Exception:  # the thread must go on, or the gauges would become stale
                 log.exception("drift cannot be measured")

@@ -1,12 +1,9 @@
-"""`POST /feedback`: the helpdesk reports which team really solved a ticket; and what that is good for.
+"""`POST /feedback`: the helpdesk reports which team solved a ticket.
 
-`install` hangs two things into the service: the decision log, which remembers behind each answer what was
-predicted, and the endpoint, which acknowledges only what is durable. Feedback becomes training data with
+`install` adds the decision log, which stores what was predicted for each ticket, and the endpoint, which
+answers 200 only when the feedback is on disk. This command turns feedback into training data:
 
     python -m service.feedback export --out corrected.csv --add-to tickets.csv
-
-The text of a ticket comes from the service's own database where LARKFIELD_FEEDBACK_STORE_TEXT allowed it to
-be kept, otherwise from the helpdesk's own export (`--tickets`), joined by ticket id.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ _TAKEN: Any = {
 
 
 class FeedbackRequest(BaseModel):
-    """Who really solved a ticket."""
+    """The team that solved a ticket."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [_GIVEN]})
 
@@ -55,7 +52,7 @@ class FeedbackRequest(BaseModel):
 
 
 class FeedbackResponse(BaseModel):
-    """What is stored now, for good."""
+    """The feedback as it is stored."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TAKEN]})
 
@@ -63,8 +60,8 @@ class FeedbackResponse(BaseModel):
     ticket_id: str | None
     request_id: str | None
     team: str
-    predicted: str | None = Field(description="What was answered; null when that is not known.")
-    correct: bool | None = Field(description="Whether that was right.")
+    predicted: str | None = Field(description="The team that was predicted; null if not known.")
+    correct: bool | None = Field(description="Whether the prediction was right; null if not known.")
 
 
 def install(app: FastAPI, service: Service) -> None:
@@ -74,11 +71,11 @@ def install(app: FastAPI, service: Service) -> None:
     if store is None:
         return
     counter = service.metrics.counter
-    dropped = counter("decisions_dropped", "Decisions that the database could not take in time.")
-    failures = counter("store_failures", "Times that the feedback database could not be used.")
+    dropped = counter("decisions_dropped", "Decisions that were not written to the database.")
+    failures = counter("store_failures", "Times that the feedback database failed.")
     decisions = DecisionLog(store, on_dropped=dropped.inc, on_failure=failures.inc)
 
-    def remember(answer: Answer) -> None:
+    def record(answer: Answer) -> None:
         decision, encoding = answer.decision, answer.encoding
         decisions.record(
             Decided(
@@ -95,30 +92,33 @@ def install(app: FastAPI, service: Service) -> None:
             )
         )
 
-    service.observers.append(remember)
+    service.observers.append(record)
     service.on_start.append(decisions.start)
     service.on_stop.append(decisions.stop)
     _add_endpoint(app, service, decisions, failures.inc)
 
 
-class Gate:
-    """Shut for a moment after a failure, so that requests do not pile up before a database that hangs."""
+class CircuitBreaker:
+    """Fails calls at once for some seconds after a failure, so that they do not queue for a hanging database.
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.opens_at = 0.0
+    As in M. Nygard, "Release It!" (2007): open means that calls fail, closed that they go through.
+    """
+
+    def __init__(self, open_seconds: float) -> None:
+        self.open_seconds = open_seconds
+        self.closes_at = 0.0
         self.reason = ""
 
-    def enter(self) -> None:
-        """StoreUnavailable, at once, while the gate is shut."""
-        if monotonic() < self.opens_at:
+    def check(self) -> None:
+        """Raise StoreUnavailable, with the reason of the failure, while the breaker is open."""
+        if monotonic() < self.closes_at:
             raise StoreUnavailable(self.reason)
 
-    def shut(self, reason: str) -> bool:
-        """Shut the gate; False if it was shut already, which is no failure of its own."""
-        if monotonic() < self.opens_at:
+    def open(self, reason: str) -> bool:
+        """Open the breaker after a failure; False if it was open already, so that no failure counts twice."""
+        if monotonic() < self.closes_at:
             return False
-        self.reason, self.opens_at = reason, monotonic() + self.seconds
+        self.reason, self.closes_at = reason, monotonic() + self.open_seconds
         return True
 
 
@@ -127,10 +127,10 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
     from service.http.routes import problem_responses
 
     counter = service.metrics.counter
-    given = counter("feedback", "Feedback by team, counted when it is first given.", "predicted", "actual")
-    wrong = counter("feedback_wrong", "Feedback that named another team than predicted.", "predicted")
+    received = counter("feedback", "Feedback by team; repeated feedback counts once.", "predicted", "actual")
+    wrong = counter("feedback_wrong", "Feedback that names another team than the predicted one.", "predicted")
 
-    gate = Gate(service.settings.retry_after_seconds)
+    breaker = CircuitBreaker(service.settings.retry_after_seconds)
 
     @app.post(
         "/feedback",
@@ -139,24 +139,26 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
         responses=problem_responses(401, 413, 415, 422, 500, 503),
     )
     def feedback(body: FeedbackRequest) -> FeedbackResponse:
-        """Saying it twice counts once; another team later replaces the first. 200 means: durable."""
+        """Repeated feedback counts once; a later team replaces an earlier one. 200: it is on disk."""
         teams = service.loaded().config.teams
         if body.team not in teams:
             message = "must be one of: " + ", ".join(teams)
             raise Problem(422, f"team {message}", errors=[{"field": "team", "message": message}])
         try:
-            gate.enter()
-            decisions.flush()  # the ticket may have been routed this very moment
-            receipt = decisions.store().give(body.team, ticket_id=body.ticket_id, request_id=body.request_id)
+            breaker.check()
+            decisions.flush()  # the decision on this ticket may still be queued
+            receipt = decisions.store().add_feedback(
+                body.team, ticket_id=body.ticket_id, request_id=body.request_id
+            )
         except StoreUnavailable as error:
-            if gate.shut(str(error)):
+            if breaker.open(str(error)):
                 failed()
                 log.error("feedback was not stored", extra={"reason": str(error)})
             raise unavailable(
                 f"The feedback was not stored: {error}.", service.settings.retry_after_seconds
             ) from None
         if receipt.status == "created":
-            given.labels(receipt.predicted or "unknown", receipt.actual).inc()
+            received.labels(receipt.predicted or "unknown", receipt.actual).inc()
             if receipt.predicted not in (None, receipt.actual):
                 wrong.labels(receipt.predicted).inc()
         return FeedbackResponse(

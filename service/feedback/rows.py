@@ -1,4 +1,4 @@
-"""What the feedback database holds of a decision, and the errors it may raise."""
+"""A decision as the feedback database holds it, and the errors that the database raises."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 
 class StoreUnavailable(RuntimeError):
-    """The database cannot be used now; the message says why, without paths, addresses or values."""
+    """The database cannot be used now. The message says why, without paths, addresses or values."""
 
 
 class RowsRefused(RuntimeError):
-    """The database is well and does not take these rows."""
+    """The database works but rejects these rows."""
 
 
 class Decided(NamedTuple):
-    """One routed ticket, as it is remembered."""
+    """One routed ticket; `decided_at` is in seconds since 1970."""
 
     request_id: str
     ticket_id: str | None

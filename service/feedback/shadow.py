@@ -1,8 +1,8 @@
-"""A second bundle on live tickets: what would it have said? It answers nobody and delays nobody.
+"""Shadow deployment: a second bundle decides live tickets, and the differences are counted.
 
-It runs in a process of its own at a low priority, beside each worker. The worker only drops a ticket
-into a socket after its answer is ready; when the socket is full, because the machine has better things to do,
-the ticket is skipped and counted. Set LARKFIELD_SHADOW_BUNDLE to use it.
+Each worker has a shadow process with a low priority. The worker sends a ticket to it over a socket after the
+answer is ready. If the socket is full, the ticket is skipped and counted, so no answer waits. Set
+LARKFIELD_SHADOW_BUNDLE to use it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LARGEST_MESSAGE = 1 << 20
 
 
 def install(app: FastAPI, service: Service) -> None:
-    """Compare live tickets where LARKFIELD_SHADOW_BUNDLE names a bundle."""
+    """Start the comparison if LARKFIELD_SHADOW_BUNDLE names a bundle."""
     if service.settings.shadow_bundle is None:
         return
     shadow = Shadow(service)
@@ -50,77 +50,77 @@ def install(app: FastAPI, service: Service) -> None:
 
 
 class Shadow:
-    """The worker's end: tickets go out, counts come back four times a second."""
+    """The worker's side: sends tickets and receives counts four times a second."""
 
     def __init__(self, service: Service) -> None:
         self.sample = service.settings.shadow_sample
         self.folder = service.settings.shadow_bundle
         self.process: subprocess.Popen[bytes] | None = None
-        self.end: socket.socket | None = None
+        self.socket: socket.socket | None = None
         self.comparing = False
         metrics = service.metrics
         self.tickets = metrics.counter("shadow_tickets", "Tickets compared with the shadow.", "outcome")
         self.changes = metrics.counter(
-            "shadow_changes", "Tickets that the shadow sends elsewhere.", "team", "shadow_team"
+            "shadow_changes", "Tickets that the shadow gives to another team.", "team", "shadow_team"
         )
         self.skipped = metrics.counter("shadow_skipped", "Tickets not compared.", "reason")
         self.seconds = metrics.histogram("shadow_seconds", "Time to compare one ticket.", _SECONDS)
         self.info = metrics.gauge("shadow_bundle_info", "1 for the shadow bundle.", "name", "version")
 
     def start(self) -> None:
-        """Start the process; it tells when its bundle is loaded, and tickets go to it from then on."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
+        """Start the process; tickets are sent once it reports that its bundle is loaded."""
+        worker_side, shadow_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        worker_side.setblocking(False)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service.feedback.shadow", str(theirs.fileno()), str(self.folder)],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-m", "service.feedback.shadow", str(shadow_side.fileno()), str(self.folder)],
+            pass_fds=[shadow_side.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        theirs.close()
-        self.end = ours
-        asyncio.get_running_loop().add_reader(ours.fileno(), self.hear)
+        shadow_side.close()
+        self.socket = worker_side
+        asyncio.get_running_loop().add_reader(worker_side.fileno(), self.receive)
 
     def stop(self) -> None:
         """End the process."""
-        if self.end is not None:
-            self.end.close()
+        if self.socket is not None:
+            self.socket.close()
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def observe(self, answer: Answer) -> None:
         """Send a ticket, or skip it; never waits."""
-        if self.end is None or not self.comparing or (self.sample < 1 and random.random() >= self.sample):
+        if self.socket is None or not self.comparing or (self.sample < 1 and random.random() >= self.sample):
             return
         ticket = [answer.joined.text, answer.decision.team, answer.decision.decision]
         try:
-            self.end.send(orjson.dumps(ticket))
+            self.socket.send(orjson.dumps(ticket))
         except BlockingIOError:
             self.skipped.labels("full").inc()
-        except (OSError, TypeError):  # a message too long, or text that is no text
+        except (OSError, TypeError):  # the message is too long, or the text has lone surrogates
             self.skipped.labels("error").inc()
 
-    def hear(self) -> None:
-        """Count what the process reports."""
-        assert self.end is not None
+    def receive(self) -> None:
+        """Handle one message of the process."""
+        assert self.socket is not None
         try:
-            message = self.end.recv(_LARGEST_MESSAGE)
+            message = self.socket.recv(_LARGEST_MESSAGE)
         except BlockingIOError:
             return
         if not message:
-            self.lost()
+            self.disconnected()
             return
         report = orjson.loads(message)
         if "refused" in report:
-            log.error("the shadow bundle is left out", extra={"reason": report["refused"]})
+            log.error("the shadow bundle cannot be loaded", extra={"reason": report["refused"]})
         elif "version" in report:
-            self.begin(report["name"], report["version"])
+            self.start_comparing(report["name"], report["version"])
         else:
             self.count(report)
 
-    def begin(self, name: str, version: str) -> None:
-        """Its bundle is loaded: show which, and begin to count at 0."""
+    def start_comparing(self, name: str, version: str) -> None:
+        """The bundle is loaded: publish its version and start all counters at 0."""
         for outcome in OUTCOMES:
             self.tickets.labels(outcome)
         for reason in REASONS:
@@ -129,7 +129,7 @@ class Shadow:
         self.comparing = True
 
     def count(self, report: dict[str, Any]) -> None:
-        """Add a report of the process to the metrics."""
+        """Add the counts of one report to the metrics."""
         for outcome, number in report["outcomes"].items():
             self.tickets.labels(outcome).inc(number)
         for team, shadow_team, number in report["changes"]:
@@ -139,17 +139,17 @@ class Shadow:
         for seconds in report["seconds"]:
             self.seconds.observe(seconds)
 
-    def lost(self) -> None:
-        """The process ended: no more tickets for it."""
-        assert self.end is not None
-        asyncio.get_running_loop().remove_reader(self.end.fileno())
+    def disconnected(self) -> None:
+        """The process ended: stop sending tickets."""
+        assert self.socket is not None
+        asyncio.get_running_loop().remove_reader(self.socket.fileno())
         if self.comparing:
             log.error("the shadow's process ended; tickets are no longer compared")
         self.comparing = False
 
 
 class Comparer:
-    """The other end: decides with the second bundle and keeps count."""
+    """The shadow's side: decides with the second bundle and counts the differences."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -162,19 +162,19 @@ class Comparer:
         self.errors = 0
 
     def compare(self, text: str, team: str, decision: str) -> None:
-        """Decide on one ticket and count how that compares with what was answered."""
+        """Decide one ticket and count whether the answer was the same."""
         began = perf_counter()
         encoding = self.runtime.tokenizer.encode(text)
-        mine = decide(self.runtime.run(pad([encoding.ids]))[0], encoding, self.runtime.config)
-        if mine.team != team:
+        shadow = decide(self.runtime.run(pad([encoding.ids]))[0], encoding, self.runtime.config)
+        if shadow.team != team:
             self.outcomes["other_team"] += 1
-            self.changes[team, mine.team] += 1
+            self.changes[team, shadow.team] += 1
         else:
-            self.outcomes["same" if mine.decision == decision else "other_decision"] += 1
+            self.outcomes["same" if shadow.decision == decision else "other_decision"] += 1
         self.seconds.append(perf_counter() - began)
 
     def report(self) -> dict[str, Any]:
-        """The counts since the last report."""
+        """Return the counts since the last report, and reset them."""
         report = {
             "outcomes": dict(self.outcomes),
             "changes": [[*pair, number] for pair, number in self.changes.items()],
@@ -185,20 +185,20 @@ class Comparer:
         return report
 
 
-def serve(end: socket.socket, folder: Path) -> None:
-    """Compare tickets until the worker's end is closed."""
+def serve(connection: socket.socket, folder: Path) -> None:
+    """Compare tickets until the worker closes its side."""
     try:
         runtime = Runtime.load(folder, Settings())
     except (ValueError, OSError) as error:
-        end.send(orjson.dumps({"refused": str(error)}))
+        connection.send(orjson.dumps({"refused": str(error)}))
         return
-    end.send(orjson.dumps({"name": runtime.name, "version": runtime.version}))
+    connection.send(orjson.dumps({"name": runtime.name, "version": runtime.version}))
     comparer = Comparer(runtime)
-    end.settimeout(REPORT_SECONDS)
+    connection.settimeout(REPORT_SECONDS)
     reported = monotonic()
     while True:
         with suppress(TimeoutError):
-            message = end.recv(_LARGEST_MESSAGE)
+            message = connection.recv(_LARGEST_MESSAGE)
             if not message:
                 return
             try:
@@ -207,11 +207,11 @@ def serve(end: socket.socket, folder: Path) -> None:
                 comparer.errors += 1
         due = monotonic() - reported > REPORT_SECONDS
         if due and (comparer.outcomes or comparer.errors):
-            end.send(orjson.dumps(comparer.report()))
+            connection.send(orjson.dumps(comparer.report()))
             reported = monotonic()
 
 
 if __name__ == "__main__":
-    os.nice(10)  # a tenth of a busy core; at 19 it would see nothing of a busy day
+    os.nice(10)  # about a tenth of a busy core; with 19 it would get almost no time on a busy machine
     with suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))

@@ -1,14 +1,14 @@
-"""The database behind feedback and drift: what was decided, and which team really solved the ticket.
+"""The database of decisions and feedback.
 
 SQLite by default, PostgreSQL by URL, one code path through SQLAlchemy. Two tables:
 
-- `decisions`: one row per routed ticket, written behind the answer (`service.feedback.decision_log`). It
-  survives restarts and is shared by all workers and, on PostgreSQL, by all replicas.
-- `feedback`: one row per ticket, written before `POST /feedback` is acknowledged. SQLite runs with a
-  write-ahead log and synchronous=FULL, PostgreSQL with its own default (synchronous_commit=on), so what was
-  acknowledged survives kill -9 and, on hardware that tells the truth about flushes, a power cut.
+- `decisions`: one row per routed ticket, written in the background (`service.feedback.decision_log`). All
+  workers share it, and on PostgreSQL all replicas.
+- `feedback`: one row per ticket, written before `POST /feedback` answers 200. SQLite uses a write-ahead log
+  with synchronous=FULL, PostgreSQL its default synchronous_commit=on. So acknowledged feedback survives
+  kill -9 and, if the disk honours flushes, a power cut.
 
-Ticket text is stored only where a setting allows it, and only for as long as a setting says.
+Ticket text is stored only if a setting allows it, and deleted after the days that another setting gives.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ feedback = sa.Table(
 
 
 class Receipt(NamedTuple):
-    """What became of one feedback: `status` is created, unchanged or changed."""
+    """Stored feedback with its prediction; `status` is created, unchanged or changed."""
 
     status: str
     ticket_id: str | None
@@ -80,7 +80,7 @@ class Receipt(NamedTuple):
     confidence: float | None
 
 
-REASONS = (  # the driver's words -> ours; the first that is found wins
+REASONS = (  # a part of the driver's message -> our message; the first match counts
     ("database is locked", "the database is locked by another process"),
     ("lock timeout", "the database is locked by another process"),
     ("disk is full", "the disk is full"),
@@ -96,18 +96,18 @@ REASONS = (  # the driver's words -> ours; the first that is found wins
 
 
 def reason_of(error: BaseException) -> str:
-    """Why the database failed, in words that carry no path, address or stored value."""
+    """Why the database failed, in a message without paths, addresses or stored values."""
     words = str(getattr(error, "orig", None) or error).lower()
     return next((ours for theirs, ours in REASONS if theirs in words), "the database refused the statement")
 
 
 def storable(text: str | None) -> str | None:
-    """A text as every database takes it: PostgreSQL refuses NUL."""
+    """The text with NUL, which PostgreSQL rejects, replaced by U+FFFD."""
     return text.replace("\0", "\ufffd") if text and "\0" in text else text
 
 
 def connect(url: str) -> Engine:
-    """Engine for a SQLite or PostgreSQL URL; opens no connection yet.
+    """Engine for a SQLite or PostgreSQL URL; it does not connect yet.
 
     ValueError for any other database. `postgresql://` means psycopg (the extra `postgres`).
     """
@@ -125,7 +125,7 @@ def connect(url: str) -> Engine:
             raise StoreUnavailable("PostgreSQL needs the extra `postgres` (psycopg)") from None
     if dialect != "sqlite":
         raise ValueError(f"the feedback database must be sqlite or postgresql, not {dialect!r}")
-    # Threads of one process queue here, in order; SQLite's own waiting for a lock is a lottery.
+    # One connection: threads wait for it in order. SQLite's own lock is not given in order of arrival.
     engine = sa.create_engine(
         parsed,
         connect_args={"timeout": LOCK_WAIT_SECONDS, "check_same_thread": False},
@@ -138,16 +138,14 @@ def connect(url: str) -> Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _durable(connection: Any, _record: Any) -> None:
-        connection.isolation_level = (
-            None  # transactions begin where `_begin` says, not where the driver guesses
-        )
+        connection.isolation_level = None  # `_begin` begins each transaction, not the driver
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # A deferred transaction that first reads and then writes fails at once when another process wrote
-        # in between; taking the write lock first waits for it instead.
+        # A transaction that reads first and then writes fails if another process wrote in between. BEGIN
+        # IMMEDIATE takes the write lock first, and waits for it.
         reads = connection.get_execution_options().get("reads_only")
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
@@ -155,7 +153,7 @@ def connect(url: str) -> Engine:
 
 
 class Store:
-    """Decisions and feedback in one database. Every method raises StoreUnavailable when it cannot work."""
+    """Decisions and feedback in one database. Every method raises StoreUnavailable if it fails."""
 
     def __init__(self, url: str) -> None:
         self.engine = connect(url)
@@ -170,7 +168,7 @@ class Store:
 
     @contextmanager
     def transaction(self, *, reads_only: bool = False) -> Iterator[Connection]:
-        """One transaction; the tables exist inside it. Committed, and durable, when the block ends."""
+        """One transaction, in which the tables exist; it is committed and on disk when the block ends."""
         try:
             self._create_tables()
             connection = self.engine.connect()
@@ -185,7 +183,7 @@ class Store:
             connection.close()
 
     def _create_tables(self) -> None:
-        """Several workers may do this at the same moment; "if not exists" and a second try make that safe."""
+        """Create missing tables; several workers may do so at once, so use IF NOT EXISTS and retry."""
         if self._ready:
             return
         with self._lock:
@@ -205,11 +203,11 @@ class Store:
                     time.sleep(0.1)
             self._ready = True
 
-    def remember(self, rows: Sequence[Decided]) -> None:
-        """Write decisions, all or none. RowsRefused: another try would fail the same way.
+    def add_decisions(self, rows: Sequence[Decided]) -> None:
+        """Write decisions, all or none; RowsRefused if another try would fail in the same way.
 
-        Straight to the driver: this runs beside the answers, and SQLAlchemy's own way takes twice the
-        time per row, all of it with the interpreter's lock held.
+        The rows go directly to the driver: this runs beside the answers, and SQLAlchemy's insert takes twice
+        the time per row while it holds the interpreter's lock.
         """
         statement = decisions.insert().compile(dialect=self.engine.dialect, column_keys=Decided._fields)
         rows = [row._replace(ticket_id=storable(row.ticket_id), text=storable(row.text)) for row in rows]
@@ -219,13 +217,15 @@ class Store:
                 connection.exec_driver_sql(str(statement), values)
         except StoreUnavailable as error:
             if isinstance(error.__cause__, sa.exc.DataError):
-                raise RowsRefused("the database does not take these values") from error
+                raise RowsRefused("the database rejects these values") from error
             raise
 
-    def give(self, actual: str, *, ticket_id: str | None = None, request_id: str | None = None) -> Receipt:
-        """Store the team that solved a ticket; it is durable when this returns.
+    def add_feedback(
+        self, actual: str, *, ticket_id: str | None = None, request_id: str | None = None
+    ) -> Receipt:
+        """Store the team that solved a ticket; it is on disk when this returns.
 
-        Saying the same again changes nothing; another team replaces the first (the ticket was moved on).
+        The same team again changes nothing. Another team replaces the first: the ticket was moved on.
         """
         ticket_id, request_id = storable(ticket_id), storable(request_id)
         with self.transaction() as connection:
@@ -246,7 +246,7 @@ class Store:
                 "decision_row": found and found.row,
                 "received_at": time.time(),
             }
-            status = self._put(connection, values)
+            status = self._upsert(connection, values)
         return Receipt(
             status,
             ticket_id,
@@ -257,8 +257,8 @@ class Store:
             values["confidence"],
         )
 
-    def _put(self, connection: Connection, values: dict[str, Any]) -> str:
-        """Insert, or update where the team differs. Two posts at once: the second waits for the first."""
+    def _upsert(self, connection: Connection, values: dict[str, Any]) -> str:
+        """Insert, or update if the team differs; of two at once, the second waits for the first."""
         insert = self.insert(feedback).values(values).on_conflict_do_nothing()
         if connection.execute(insert.returning(feedback.c.key)).first() is not None:
             return "created"
@@ -266,7 +266,7 @@ class Store:
         previous = connection.execute(sa.select(feedback.c.actual).where(here).with_for_update()).scalar_one()
         if previous == values["actual"]:
             return "unchanged"
-        if values["predicted"] is None:  # the decision is not known any more: keep what was stored with it
+        if values["predicted"] is None:  # the decision was deleted since: keep what is stored of it
             values = {name: values[name] for name in ("actual", "received_at")}
         connection.execute(sa.update(feedback).where(here).values(values))
         return "changed"
@@ -279,7 +279,7 @@ class Store:
         return connection.execute(query).first()
 
     def match_late(self, newest_seconds: float = 3600.0) -> int:
-        """Fill in the prediction of feedback that arrived before its decision was written; how many were."""
+        """Add the prediction to feedback that came before its decision was written; return how many."""
         late = feedback.c.predicted.is_(None) & (feedback.c.received_at > time.time() - newest_seconds)
         with self.transaction(reads_only=True) as connection:
             waiting = connection.execute(sa.select(feedback).where(late).limit(1000)).all()
@@ -314,7 +314,7 @@ class Store:
             return connection.execute(query.order_by(feedback.c.received_at.desc()).limit(limit)).all()
 
     def feedback_with_text(self, since: float = 0.0) -> Sequence[Any]:
-        """Feedback received after `since` (seconds since 1970), oldest first, with its text where kept."""
+        """Feedback since `since` (seconds since 1970), oldest first, with the text if it is stored."""
         joined = feedback.outerjoin(decisions, feedback.c.decision_row == decisions.c.row)
         query = sa.select(feedback, decisions.c.text).select_from(joined)
         with self.transaction(reads_only=True) as connection:
@@ -323,7 +323,7 @@ class Store:
             ).all()
 
     def prune(self, *, keep_days: float, text_days: float, most_decisions: int) -> dict[str, int]:
-        """Delete what is older than allowed; counts by kind. Text goes before the row that held it."""
+        """Delete texts and rows that are older than allowed; return the counts by kind."""
         now = time.time()
         with self.transaction() as connection:
             newest = connection.execute(sa.select(sa.func.max(decisions.c.row))).scalar() or 0

@@ -16,7 +16,7 @@ from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.responses import Response
 
 from service.api.problems import Problem
-from service.explain import attention_lesson as learn
+from service.explain import attention_lesson as lesson
 from service.inference.service import Service
 
 WEB = Path(__file__).parent / "web"
@@ -98,7 +98,7 @@ async def asset(request: Request, name: str) -> Response:
 @router.get("/learn/numbers")
 async def learn_numbers() -> Response:
     """The walk through the formula and the measured figures per key size."""
-    return _json(learn.numbers())
+    return _json(lesson.numbers())
 
 
 @router.get("/learn/draw")
@@ -106,7 +106,7 @@ async def learn_draw(
     d_k: Annotated[int, Query(ge=1, le=1024)], seed: Annotated[int, Query(ge=0, lt=2**32)] = 0
 ) -> Response:
     """One random query with 32 random keys."""
-    return _json(learn.draw(d_k, seed))
+    return _json(lesson.draw(d_k, seed))
 
 
 def _json(document: Any) -> Response:

@@ -18,14 +18,9 @@ import http.client
 import importlib
 import json
 import math
-import os
-import socket
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -38,6 +33,7 @@ from models.text import join
 from service.explain import explanations as explain
 from service.inference.runtime import Runtime, pad
 from service.settings import SHIPPED_BUNDLE, Settings
+from service.tools.processes import router
 
 SHARES = (0.05, 0.10, 0.20, 0.50)
 # Exact Shapley values need 2 to the power of this many runs.
@@ -179,48 +175,6 @@ def table(scores: dict[str, Score]) -> str:
 # ----------------------------------------------------------------------------------------- over HTTP
 
 
-@contextmanager
-def served(bundle: Path) -> Iterator[int]:
-    """The port of a service that answers from this bundle."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {
-            "LARKFIELD_BUNDLE": str(bundle.absolute()),
-            "LARKFIELD_HOST": "127.0.0.1",
-            "LARKFIELD_PORT": str(port),
-            "LARKFIELD_FEEDBACK_URL": f"sqlite:///{folder}/feedback.db",
-            "LARKFIELD_LOG_REQUESTS": "false",
-        }
-        command = [sys.executable, "-m", "service"]
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            _wait_until_ready(port, process)
-            yield port
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
-
-def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise SystemExit(f"the service ended with status {process.returncode} before it was ready")
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/readyz")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise SystemExit("the service was not ready within a minute")
-
-
 def call_milliseconds(port: int, texts: Sequence[str], level: str, rounds: int) -> float:
     """Median time of POST /route on one connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -256,12 +210,12 @@ def call_table(bundle: Path, runtime: Runtime, texts: Sequence[str]) -> str:
         f"| `explain` | {AT_TOKENS} tokens, ms | times plain | {count(long)} tokens, ms |",
         "|---|---|---|---|",
     ]
-    with served(bundle) as port:
+    with router(bundle=bundle.absolute(), log_requests=False) as server:
         plain = 0.0
         for level in ("none", "tokens", "heads", "full"):
-            short = call_milliseconds(port, near, level, 5)
+            short = call_milliseconds(server.port, near, level, 5)
             plain = plain or short
-            longer = call_milliseconds(port, [long], level, 25)
+            longer = call_milliseconds(server.port, [long], level, 25)
             lines.append(f"| {level} | {short:.2f} | {short / plain:.1f} | {longer:.2f} |")
     return "\n".join(lines)
 

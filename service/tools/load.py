@@ -1,17 +1,19 @@
-"""Load for a server: wrk for speed, `Clients` where each request must be accounted for."""
+"""Load for a server: wrk for speed, `Clients` to account for each request, `Helpdesk` for feedback too."""
 
 from __future__ import annotations
 
 import csv
 import http.client
+import itertools
 import json
+import os
 import random
 import re
 import shutil
 import subprocess
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +23,39 @@ from service.tools.processes import ROOT
 DATA = ROOT.parent / "shared" / "data" / "larkfield" / "valid.csv"
 _UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 _TRIES = 20
+
+# (text, team): tickets that the shipped bundle routes rightly, and one that belongs to no team.
+LABELLED = [
+    ("My card was charged twice for one order. Please refund the second charge.", "payment"),
+    ("The amount on my bank statement is higher than the price at checkout.", "payment"),
+    ("Your site declined my credit card although it works everywhere else.", "payment"),
+    ("I paid by bank transfer last week and the order still says unpaid.", "payment"),
+    ("The discount code was accepted but not taken off the invoice.", "payment"),
+    ("My parcel was due on Monday and the tracking page has not moved since.", "delivery"),
+    ("The driver left the box in the rain and the lamp inside is broken.", "delivery"),
+    ("Two of the four garden chairs are missing from the delivery.", "delivery"),
+    ("The package went to my old address, can the courier bring it here?", "delivery"),
+    ("The vase arrived cracked, the carton had a hole in it.", "delivery"),
+    ("I would like to send the rug back, the colour does not suit the room.", "returns"),
+    ("How many days do I have to return an unopened kettle?", "returns"),
+    ("I need a label to return the curtains that are too short.", "returns"),
+    ("I sent the blender back ten days ago and nobody confirmed the return.", "returns"),
+    ("Can I exchange the blanket for a larger size?", "returns"),
+    ("The hedge trimmer stopped working after eight months, is it under warranty?", "warranty"),
+    ("The coffee grinder makes a burning smell, I bought it last year.", "warranty"),
+    ("The hinge of the cabinet broke within the guarantee period.", "warranty"),
+    ("My vacuum cleaner no longer charges, please repair or replace it.", "warranty"),
+    ("The pump of the fountain died after one season, here is the serial number.", "warranty"),
+    ("I cannot log in, the password reset mail never arrives.", "account"),
+    ("Please change the e-mail address of my account.", "account"),
+    ("Someone signed in to my account from another country.", "account"),
+    ("How do I delete my profile and all my data?", "account"),
+    ("My two accounts should be merged into one.", "account"),
+    ("Blorp fizzwick zanthor quibble nax, vorpal grume!", "account"),
+]
+
+# Feedback on a ticket is sent after this many further solved tickets, as helpdesks do.
+SOLVED_LATER = 20
 
 
 # ---------------------------------------------------------------------------------------------- tickets
@@ -136,11 +171,11 @@ class Count:
         self.lost += other.lost
         self.broken += other.broken
 
-    def expect(self, promise: str, kept: bool) -> None:
-        """Note a promise, and whether it was kept."""
-        print(f"  {'kept  ' if kept else 'BROKEN'}  {promise}", flush=True)
+    def expect(self, guarantee: str, kept: bool) -> None:
+        """Print whether a guarantee was kept; note it in `broken` if not."""
+        print(f"  {'kept  ' if kept else 'BROKEN'}  {guarantee}", flush=True)
         if not kept:
-            self.broken.append(promise)
+            self.broken.append(guarantee)
 
     def __str__(self) -> str:
         return (
@@ -149,22 +184,16 @@ class Count:
         )
 
 
-class Clients:
-    """Helpdesks with kept connections that send ticket after ticket, and again when a connection breaks.
+class Connections:
+    """Threads, each with a kept connection to the service, that call `step` until the `with` block ends."""
 
-    Started and ended as a context manager; `count` holds what became of each request.
-    """
-
-    def __init__(self, port: int, number: int, pause_seconds: float = 0.0) -> None:
+    def __init__(self, port: int, number: int, pause_seconds: float) -> None:
         self.port = port
-        self.count = Count()
-        self.latencies: list[float] = []
-        self.versions: Counter[str] = Counter()
-        self._pause = pause_seconds
-        self._bodies = [json.dumps(ticket) for ticket in tickets()[:50]]
+        self._pause_seconds = pause_seconds
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(number)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(thread,), daemon=True) for thread in range(number)
+        ]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -176,17 +205,36 @@ class Clients:
         for thread in self._threads:
             thread.join(60)
 
-    def _run(self) -> None:
+    def _run(self, thread: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        place = 0
-        while not self._stopping.is_set():
-            place += 1
-            self._ticket(connection, self._bodies[place % len(self._bodies)])
-            if self._pause:
-                time.sleep(self._pause)
+        for number in itertools.count():
+            if self._stopping.wait(self._pause_seconds):
+                break
+            self.step(connection, thread, number)
+        connection.close()
 
-    def _ticket(self, connection: http.client.HTTPConnection, body: str) -> None:
+    def step(self, connection: http.client.HTTPConnection, thread: int, number: int) -> None:
+        """Send the requests of one round; `number` counts the rounds of this thread from 0."""
+        raise NotImplementedError
+
+
+class Clients(Connections):
+    """Sends ticket after ticket, and the same one again when a connection breaks.
+
+    `count` holds what became of each request.
+    """
+
+    def __init__(self, port: int, number: int, pause_seconds: float = 0.0) -> None:
+        super().__init__(port, number, pause_seconds)
+        self.count = Count()
+        self.latencies: list[float] = []
+        self.versions: Counter[str] = Counter()
+        self._bodies = [json.dumps(ticket) for ticket in tickets()[:50]]
+        self._lock = threading.Lock()
+
+    def step(self, connection: http.client.HTTPConnection, thread: int, number: int) -> None:
         """Send one ticket until it is answered or refused."""
+        body = self._bodies[number % len(self._bodies)]
         attempts = 0
         for _ in range(_TRIES):
             try:
@@ -224,3 +272,57 @@ class Clients:
                 self.versions[json.loads(answer)["model"]["version"]] += 1
             else:
                 self.count.refused += 1
+
+
+class Helpdesk(Connections):
+    """Sends tickets and, some tickets later, the team that solved each third one; now and then a bad request.
+
+    `tickets` are (text, team). `levels` are the explain levels of the first tickets of each twenty. `wrong`
+    is the share of feedback that names another team. `answers` counts them by path and status.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        number: int = 2,
+        pause_seconds: float = 0.02,
+        *,
+        tickets: list[tuple[str, str]] = LABELLED,
+        wrong: float = 0.05,
+        levels: tuple[str, ...] = ("none",),
+    ) -> None:
+        super().__init__(port, number, pause_seconds)
+        self.tickets = tickets
+        self.wrong = wrong
+        self.levels = levels
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self._name = os.urandom(4).hex()
+        self._random = [random.Random(thread) for thread in range(number)]
+        self._solved: list[deque[dict[str, str]]] = [deque() for _ in range(number)]
+
+    def step(self, connection: http.client.HTTPConnection, thread: int, number: int) -> None:
+        """Send one ticket, and what else is due."""
+        chance, solved = self._random[thread], self._solved[thread]
+        text, team = chance.choice(self.tickets)
+        ticket_id = f"{self._name}-{thread}-{number}"
+        level = self.levels[number % 20] if number % 20 < len(self.levels) else "none"
+        self._post(connection, "/route", {"ticket_id": ticket_id, "text": text, "explain": level})
+        if number % 3 == 0:
+            others = sorted({other for _, other in self.tickets} - {team}) or [team]
+            named = chance.choice(others) if chance.random() < self.wrong else team
+            solved.append({"ticket_id": ticket_id, "team": named})
+        if len(solved) > SOLVED_LATER:
+            self._post(connection, "/feedback", solved.popleft())
+        if number % 50 == 1:
+            self._post(connection, "/route", {"txt": "a wrong request"})
+
+    def _post(self, connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> None:
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            response.read()
+            self.answers[path, response.status] += 1
+        except (OSError, http.client.HTTPException):
+            self.answers[path, 0] += 1
+            connection.close()
+            self._stopping.wait(0.1)

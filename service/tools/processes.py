@@ -46,6 +46,7 @@ class Process:
 
     `{port}` in `command` becomes the port. The child runs in `folder` (default: the repository), with its
     output in `folder/log` (default: a temporary file), on the cores `cpus` (a list as taskset takes it).
+    It is ready when GET `ready_path` answers 200; without one, when it answers a ticket.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class Process:
         *,
         folder: Path | None = None,
         cpus: str | None = None,
+        ready_path: str | None = None,
     ) -> None:
         self.name = name
         self.command = command
         self.environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(environment or {})}
         self.folder = folder
         self.cpus = cpus
+        self.ready_path = ready_path
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.ready_seconds = 0.0
@@ -74,9 +77,12 @@ class Process:
         return self.process.pid
 
     def ready(self) -> bool:
-        """Whether the server answers a ticket; an exception also means no."""
-        body = b'{"text": "my card was charged twice"}'
-        request = urllib.request.Request(self.url + "/route", body, {"content-type": "application/json"})
+        """Whether the server answers; an exception also means no."""
+        if self.ready_path is not None:
+            request = urllib.request.Request(self.url + self.ready_path)
+        else:
+            body = b'{"text": "my card was charged twice"}'
+            request = urllib.request.Request(self.url + "/route", body, {"content-type": "application/json"})
         with urllib.request.urlopen(request, timeout=5) as answer:
             return bool(answer.status == 200)
 
@@ -139,7 +145,7 @@ def router(folder: Path | None = None, *, cpus: str | None = None, **settings: A
     given = {"feedback_url": database, "drain_seconds": 0} | settings
     environment = {f"LARKFIELD_{key.upper()}": str(value) for key, value in given.items()}
     command = [sys.executable, "-m", "service", "--port", "{port}"]
-    return Process(name, command, environment, folder=folder, cpus=cpus)
+    return Process(name, command, environment, folder=folder, cpus=cpus, ready_path="/readyz")
 
 
 def memory_mb(pid: int) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from service.settings import SHIPPED_BUNDLE
-from service.tools.faithfulness import served
+from service.tools.processes import router
 
 TICKET = (
     "This is not about the courier. You took the money for my hedge trimmer twice, "
@@ -65,9 +65,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1200)
     parser.add_argument("--height", type=int, default=900)
     given = parser.parse_args()
-    with served(given.bundle) as port:
-        url = f"http://127.0.0.1:{port}/"
-        take(url, given.out, given.ticket, given.point_at, given.scheme, given.width, given.height)
+    bundle = given.bundle.absolute()
+    with router(bundle=bundle, feedback_url="sqlite://", log_requests=False) as server:
+        take(server.url, given.out, given.ticket, given.point_at, given.scheme, given.width, given.height)
     print(f"{given.out}: {given.out.stat().st_size / 1e3:.0f} kB")
 
 

@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from models.bundle import CONFIG, load_bundle, seal
-from service.tools import watch
-from service.tools.watch import TICKETS, Expression, Load, Prometheus, Router, expressions, wait_for
+from service.tools import processes, watch
+from service.tools.load import LABELLED, Helpdesk
+from service.tools.processes import Process, wait_for
+from service.tools.watch import Expression, Prometheus, expressions
 
 DOUBTFUL = [
     ("Blorp fizzwick zanthor quibble nax, vorpal grume snee!", "account"),
@@ -33,9 +35,9 @@ DOUBTFUL = [
 
 
 class Live(NamedTuple):
-    router: Router
+    router: Process
     prometheus: Prometheus
-    load: Load
+    load: Helpdesk
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +48,9 @@ def live(
     tool("prometheus")
     folder = tmp_path_factory.mktemp("live")
     settings = {"workers": 2, "drift_seconds": 1, "drift_least": 50, "shadow_bundle": shipped_bundle}
-    with Router(folder / "router", **settings) as router:
+    with processes.router(folder / "router", **settings) as router:
         with Prometheus(folder / "prometheus", [f"127.0.0.1:{router.port}"], every="1s") as prometheus:
-            with Load(router, levels=("tokens",)) as load:
+            with Helpdesk(router.port, levels=("tokens",)) as load:
                 wait_for(
                     "enough tickets and feedback",
                     lambda: (
@@ -145,10 +147,10 @@ def other_version(bundle: Path, target: Path) -> Path:
     return target
 
 
-def by_decision(router: Router) -> dict[str, list[tuple[str, str]]]:
+def by_decision(router: Process) -> dict[str, list[tuple[str, str]]]:
     """Tickets by what the served bundle decides: it is for the test to know, not for the test to guess."""
     found: dict[str, list[tuple[str, str]]] = {"route": [], "review": []}
-    for text, team in TICKETS + DOUBTFUL:
+    for text, team in LABELLED + DOUBTFUL:
         request = urllib.request.Request(
             router.url + "/route", json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}
         )
@@ -200,8 +202,8 @@ def test_each_alert_fires_when_it_is_provoked(
         provoked.update(names)
 
     with (
-        Router(tmp_path / "one", workers=2, **settings) as one,
-        Router(tmp_path / "two", bundle=another, max_queue=1, drain_seconds=12, **settings) as two,
+        processes.router(tmp_path / "one", workers=2, **settings) as one,
+        processes.router(tmp_path / "two", bundle=another, max_queue=1, drain_seconds=12, **settings) as two,
         Prometheus(
             tmp_path / "prometheus",
             [f"127.0.0.1:{router.port}" for router in (one, two)],
@@ -210,23 +212,23 @@ def test_each_alert_fires_when_it_is_provoked(
         ) as prometheus,
     ):
         tickets = by_decision(one)
-        with Load(one, tickets=tickets["route"], wrong=0.0, threads=1):
+        with Helpdesk(one.port, 1, tickets=tickets["route"], wrong=0.0):
             expect("LarkfieldBundleMismatch", "LarkfieldMemoryHigh")
             expect("LarkfieldLatencyBurnFast", "LarkfieldLatencyBurnSlow")
             time.sleep(10)  # a quiet past, which the review rate is compared with
             assert prometheus.alert_states()["LarkfieldReviewRateJump"] == "inactive"
             assert prometheus.alert_states()["LarkfieldErrorBurnFast"] == "inactive"
             assert prometheus.alert_states()["LarkfieldQueueFull"] == "inactive"
-        with Load(one, tickets=tickets["review"], wrong=0.0):
+        with Helpdesk(one.port, tickets=tickets["review"], wrong=0.0):
             expect("LarkfieldReviewRateJump", "LarkfieldDrift")
-        with Load(one, tickets=tickets["route"], wrong=0.8):
+        with Helpdesk(one.port, tickets=tickets["route"], wrong=0.8):
             expect("LarkfieldAccuracyDrop", "LarkfieldCalibrationOff")
         lock = sqlite3.connect(tmp_path / "one" / "feedback.db", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")
-        with Load(one, tickets=tickets["route"]):
+        with Helpdesk(one.port, tickets=tickets["route"]):
             expect("LarkfieldFeedbackStoreFailing")
         lock.close()
-        with Load(two, threads=24, pause_seconds=0):
+        with Helpdesk(two.port, 24, 0.0):
             expect("LarkfieldQueueFull", "LarkfieldErrorBurnFast", "LarkfieldErrorBurnSlow")
         (tmp_path / "broken").mkdir()
         request = urllib.request.Request(

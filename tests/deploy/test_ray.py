@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from service.tools.watch import TICKETS, free_port, wait_for
+from service.tools.load import LABELLED
+from service.tools.processes import free_port, wait_for
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -40,7 +41,7 @@ def big(path: Path, number: int) -> Path:
         writer = csv.writer(file)
         writer.writerow(["ticket_id", "text"])
         for n in range(number):
-            writer.writerow([f"A-{n}", TICKETS[n % len(TICKETS)][0] + f"\nOrder {n}"])
+            writer.writerow([f"A-{n}", LABELLED[n % len(LABELLED)][0] + f"\nOrder {n}"])
     return path
 
 
@@ -205,7 +206,7 @@ def test_the_same_application_on_ray_serve(cluster: str) -> None:
         except urllib.error.HTTPError as error:
             return error.code, json.load(error), error.headers
 
-    status, answer, headers = call("/route", {"ticket_id": "R-1", "text": TICKETS[0][0]})
+    status, answer, headers = call("/route", {"ticket_id": "R-1", "text": LABELLED[0][0]})
     assert (status, answer["team"]) == (200, "payment")
     assert headers["x-request-id"]
     assert call("/readyz")[1]["status"] == "ready"
@@ -213,8 +214,8 @@ def test_the_same_application_on_ray_serve(cluster: str) -> None:
     assert status == 422
     assert headers["content-type"] == "application/problem+json"
     assert call("/feedback", {"ticket_id": "R-1", "team": "payment"})[1]["correct"] is True
-    status, batch, _ = call("/route/batch", {"tickets": [{"text": text} for text, _ in TICKETS]})
-    assert (status, batch["routed"]) == (200, len(TICKETS))
+    status, batch, _ = call("/route/batch", {"tickets": [{"text": text} for text, _ in LABELLED]})
+    assert (status, batch["routed"]) == (200, len(LABELLED))
 
 
 def test_the_clusters_configuration_names_what_exists() -> None:

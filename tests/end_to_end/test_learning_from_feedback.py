@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from service.client import Client
-from service.tools.watch import TICKETS, Router, get
+from service.tools import processes
+from service.tools.load import LABELLED
+from service.tools.processes import get
 
 ROOT = Path(__file__).parents[2]
-CLEAR = [ticket for ticket in TICKETS if "zanthor" not in ticket[0]]
+CLEAR = [ticket for ticket in LABELLED if "zanthor" not in ticket[0]]
 
 
 def run(*arguments: object) -> str:
@@ -47,7 +49,7 @@ def write(path: Path, numbers: range) -> Path:
 def test_correct_export_train_compare_reload(tmp_path: Path, shipped_bundle: Path) -> None:
     earlier = write(tmp_path / "tickets.csv", range(300))
     valid = write(tmp_path / "valid.csv", range(1000, 1050))
-    with Router(tmp_path / "router", feedback_store_text=True, admin_key="k") as router:
+    with processes.router(tmp_path / "router", feedback_store_text=True, admin_key="k") as router:
         with Client(router.url) as client:
             for number, (text, team) in enumerate(CLEAR):
                 client.route(f"{text} It is about booking {number}.", ticket_id=f"new-{number}")

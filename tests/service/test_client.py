@@ -18,16 +18,17 @@ pytest.importorskip("httpx", reason="the extra `client` (httpx) is not installed
 
 from service import client
 from service.client import AsyncClient, Client, RouterError, main, pauses, retry_after_seconds
-from service.tools.watch import Router, free_port
+from service.tools import processes
+from service.tools.processes import Process, free_port
 
 TEXT = "I was billed two times for one kettle, please pay one of them back."
 
 
 @pytest.fixture(scope="module")
-def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("opens-the-door\n")
-    with Router(tmp_path_factory.mktemp("router"), api_keys_file=keys) as running:
+    with processes.router(tmp_path_factory.mktemp("router"), api_keys_file=keys) as running:
         yield running
 
 
@@ -90,7 +91,7 @@ GOOD = (200, {"Content-Type": "application/json"}, b'{"team": "payment"}')
 FULL = (503, {"Retry-After": "3"}, b'{"title": "Service Unavailable", "detail": "Too many wait."}')
 
 
-def test_sync_and_async_route_and_report(router: Router) -> None:
+def test_sync_and_async_route_and_report(router: Process) -> None:
     with Client(router.url, api_key="opens-the-door") as sync:
         answer = sync.route(TEXT, subject="Kettle", ticket_id="C-1")
         assert answer["team"] == "payment"
@@ -106,7 +107,7 @@ def test_sync_and_async_route_and_report(router: Router) -> None:
     assert {each["team"] for each in answers} == {"payment"}
 
 
-def test_what_is_refused_is_not_tried_again(router: Router, naps: list[float]) -> None:
+def test_what_is_refused_is_not_tried_again(router: Process, naps: list[float]) -> None:
     with Client(router.url) as sync, pytest.raises(RouterError, match="key is needed") as refused:
         sync.route(TEXT)
     assert refused.value.status == 401
@@ -171,7 +172,7 @@ def test_pauses_double_and_end() -> None:
 
 
 def test_the_command_line(
-    router: Router, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+    router: Process, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LARKFIELD_API_KEY", "opens-the-door")
     assert main(["--url", router.url, "route", TEXT, "--ticket-id", "C-9"]) == 0

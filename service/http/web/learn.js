@@ -193,6 +193,7 @@ start("title_learn", repaint);
 repaint();
 byId("key-size").addEventListener("input", (event) => {
   state.size = Number(event.target.value);
+  state.seed = state.numbers.key_sizes[state.size].seed;
   drawSize();
   draw();
 });
@@ -200,6 +201,7 @@ learnNumbers().then(({ body }) => {
   state.numbers = body;
   fill(byId("key-sizes"), ...body.key_sizes.map((row, i) => el("option", { value: i, label: String(row.d_k) })));
   state.size = Number(byId("key-size").value);
+  state.seed = body.key_sizes[state.size].seed;
   repaint();
   return draw();
 }, failed);

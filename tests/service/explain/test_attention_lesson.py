@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels import formula
-from service.explain import attention_lesson as learn
+from service.explain import attention_lesson as lesson
 
 # Attention on "damaged on arrival", worked out by hand.
 BY_HAND = {
@@ -40,7 +40,7 @@ MEASURED = {
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_walk_is_the_one_by_hand(causal):
-    steps = learn.walk(causal)
+    steps = lesson.steps(causal)
     assert len(steps) == 7
     found = {matrix["name"]: matrix for step in steps for matrix in step}
     for name, values in BY_HAND.items():
@@ -55,21 +55,19 @@ def test_the_walk_is_the_one_by_hand(causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_walk_is_the_readable_formula(causal):
-    found = {matrix["name"]: matrix["values"] for step in learn.walk(causal) for matrix in step}
-    q, k, v = (torch.from_numpy(learn.X @ w) for w in (learn.W_Q, learn.W_K, learn.W_V))
+    found = {matrix["name"]: matrix["values"] for step in lesson.steps(causal) for matrix in step}
+    q, k, v = (torch.from_numpy(lesson.X @ w) for w in (lesson.W_Q, lesson.W_K, lesson.W_V))
     mask = torch.full((3, 3), -math.inf, dtype=torch.float64).triu(1) if causal else None
     output, weights = formula.attention(q, k, v, mask)
     np.testing.assert_allclose(found["A"], weights, atol=1e-15)
     np.testing.assert_allclose(found["O"], output, atol=1e-15)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 12345])
-def test_randn_draws_what_torch_draws(seed):
-    torch.manual_seed(seed)
-    generator = learn.twister(seed)
-    for shape in ((16,), (3, 32), (5, 4, 8)):
-        expected = torch.randn(*shape, dtype=torch.float64).numpy()
-        np.testing.assert_allclose(learn.randn(generator, *shape), expected, rtol=0, atol=1e-14)
+def gradient_size(scores):
+    """Mean Frobenius norm of d softmax / d scores = diag(p) - p pᵀ over the rows."""
+    p = torch.softmax(scores, -1)
+    squares = (p**2).sum(-1)
+    return (squares - 2 * (p**3).sum(-1) + squares**2).clamp_min(0).sqrt().mean().item()
 
 
 def test_the_gradient_size_is_the_norm_of_the_jacobian():
@@ -80,11 +78,11 @@ def test_the_gradient_size_is_the_norm_of_the_jacobian():
         .item()
         for row in scores
     ]
-    assert learn.gradient_size(scores) == pytest.approx(np.mean(norms), abs=1e-12)
+    assert gradient_size(torch.from_numpy(scores)) == pytest.approx(np.mean(norms), abs=1e-12)
 
 
 def test_the_committed_figures_are_the_lessons():
-    rows = json.loads(learn.MEASURED.read_text(encoding="utf-8"))
+    rows = json.loads(lesson.KEY_SIZE_FIGURES.read_text(encoding="utf-8"))
     assert [row["d_k"] for row in rows] == list(MEASURED)
     for row in rows:
         variance, scaled, largest, largest_scaled, gradient, gradient_scaled = MEASURED[row["d_k"]]
@@ -97,28 +95,69 @@ def test_the_committed_figures_are_the_lessons():
     assert round(rows[-1]["certain"], 2) == 0.73
 
 
-def again(key_sizes):
-    committed = {row["d_k"]: row for row in json.loads(learn.MEASURED.read_text(encoding="utf-8"))}
-    for row in learn.measure(key_sizes):
-        assert row == pytest.approx(committed[row["d_k"]], abs=2e-6)
+def scores_of(generator, d_k, at_once=125):
+    """Scores (2000, 32) of random queries with 32 random keys each, drawn in parts to save memory."""
+    queries = torch.randn(lesson.QUERIES, d_k, dtype=torch.float64, generator=generator)
+    parts = []
+    for part in queries.split(at_once):
+        keys = torch.randn(len(part), lesson.KEYS, d_k, dtype=torch.float64, generator=generator)
+        parts.append(torch.einsum("nd,nkd->nk", part, keys))
+    return torch.cat(parts)
 
 
-def test_measuring_again_gives_the_committed_figures():
-    again((4, 16, 64))
+def measure(key_sizes):
+    """The figures per key size: seed 0 for variances and weights, seed 1 for the gradient."""
+    for_weights, for_gradients = (torch.Generator().manual_seed(seed) for seed in (0, 1))
+    for d_k in key_sizes:
+        query, key = (
+            torch.randn(lesson.PAIRS, d_k, dtype=torch.float64, generator=for_weights) for _ in range(2)
+        )
+        dots = (query * key).sum(-1)
+        scores = scores_of(for_weights, d_k)
+        largest, largest_scaled = (torch.softmax(s, -1).amax(-1) for s in (scores, scores / math.sqrt(d_k)))
+        scores = scores_of(for_gradients, d_k)
+        yield {
+            "d_k": d_k,
+            "variance": dots.var().item(),
+            "variance_scaled": (dots / math.sqrt(d_k)).var().item(),
+            "largest": largest.mean().item(),
+            "largest_scaled": largest_scaled.mean().item(),
+            "certain": (largest > 0.99).double().mean().item(),
+            "certain_scaled": (largest_scaled > 0.99).double().mean().item(),
+            "gradient": gradient_size(scores),
+            "gradient_scaled": gradient_size(scores / math.sqrt(d_k)),
+        }
+
+
+def assert_stored_figures(key_sizes):
+    stored = {row["d_k"]: row for row in json.loads(lesson.KEY_SIZE_FIGURES.read_text(encoding="utf-8"))}
+    for row in measure(key_sizes):
+        assert row == pytest.approx({name: stored[row["d_k"]][name] for name in row}, abs=2e-6)
+
+
+def test_measuring_again_gives_the_stored_figures():
+    assert_stored_figures((4, 16, 64))
 
 
 @pytest.mark.slow
-def test_measuring_all_again_gives_the_committed_figures():
-    again(learn.KEY_SIZES)
+def test_measuring_every_key_size_again_gives_the_stored_figures():
+    assert_stored_figures(MEASURED)
 
 
-@pytest.mark.parametrize("d_k", learn.KEY_SIZES)
+def test_the_first_draw_shows_the_averages():
+    for row in json.loads(lesson.KEY_SIZE_FIGURES.read_text(encoding="utf-8")):
+        drawn = lesson.draw(row["d_k"], row["seed"])
+        assert drawn["unscaled"][0] == pytest.approx(row["largest"], abs=0.005)
+        assert drawn["scaled"][0] == pytest.approx(row["largest_scaled"], abs=0.005)
+
+
+@pytest.mark.parametrize("d_k", MEASURED)
 def test_a_draw_is_sorted_sums_to_one_and_saturates_with_the_key_size(d_k):
-    drawn = learn.draw(d_k, seed=3)
+    drawn = lesson.draw(d_k, seed=3)
     for kind in ("unscaled", "scaled"):
         weights = drawn[kind]
-        assert len(weights) == learn.KEYS
+        assert len(weights) == lesson.KEYS
         assert sum(weights) == pytest.approx(1)
         assert weights == sorted(weights, reverse=True)
     assert drawn["unscaled"][0] > drawn["scaled"][0]
-    assert learn.draw(d_k, seed=3) == drawn != learn.draw(d_k, seed=4)
+    assert lesson.draw(d_k, seed=3) == drawn != lesson.draw(d_k, seed=4)

@@ -22,12 +22,13 @@ from models.bundle import CONFIG, load_bundle, seal
 from service.feedback.__main__ import main
 from service.feedback.export import corrections, merged
 from service.feedback.store import Store, rows_in
-from service.tools.watch import Router, get, wait_for
+from service.tools import processes
+from service.tools.processes import Process, get, wait_for
 
 TEXT = "I was billed two times for one kettle, please pay one of them back."
 
 
-def post(router: Router, path: str, body: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
+def post(router: Process, path: str, body: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Status, document and headers."""
     request = urllib.request.Request(
         router.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -39,13 +40,13 @@ def post(router: Router, path: str, body: Any) -> tuple[int, dict[str, Any], dic
         return error.code, json.load(error), dict(error.headers)
 
 
-def stored(router: Router, ticket_id: str) -> dict[str, Any] | None:
+def stored(router: Process, ticket_id: str) -> dict[str, Any] | None:
     """What POST /feedback stored, or None when it asked to come again."""
     status, taken, _ = post(router, "/feedback", {"ticket_id": ticket_id, "team": "payment"})
     return taken if status == 200 else None
 
 
-def metric(router: Router, name: str) -> float:
+def metric(router: Process, name: str) -> float:
     """A metric's value, labels summed unless the name has some; 0 where there is none."""
     with urllib.request.urlopen(router.url + "/metrics", timeout=240) as response:
         lines = response.read().decode().splitlines()
@@ -55,13 +56,13 @@ def metric(router: Router, name: str) -> float:
 
 @pytest.fixture(scope="module")
 def router(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with Router(
+    with processes.router(
         tmp_path_factory.mktemp("router"), feedback_store_text=True, drift_seconds=0.3, drift_least=2
     ) as running:
         yield running
 
 
-def test_a_ticket_is_named_by_its_id_or_by_its_request(router: Router) -> None:
+def test_a_ticket_is_named_by_its_id_or_by_its_request(router: Process) -> None:
     status, answer, headers = post(router, "/route", {"ticket_id": "T-1", "text": TEXT})
     assert status == 200
     status, taken, _ = post(router, "/feedback", {"ticket_id": "T-1", "team": answer["team"]})
@@ -82,14 +83,14 @@ def test_a_ticket_is_named_by_its_id_or_by_its_request(router: Router) -> None:
     assert (status, taken["status"], taken["correct"]) == (200, "changed", False)
 
 
-def test_tickets_of_a_batch_are_remembered_too(router: Router) -> None:
+def test_tickets_of_a_batch_are_remembered_too(router: Process) -> None:
     tickets = [{"ticket_id": f"B-{n}", "text": TEXT} for n in range(3)]
     assert post(router, "/route/batch", {"tickets": tickets})[0] == 200
     _, taken, _ = post(router, "/feedback", {"ticket_id": "B-2", "team": "payment"})
     assert taken["predicted"] is not None
 
 
-def test_feedback_on_an_unknown_ticket_is_kept(router: Router) -> None:
+def test_feedback_on_an_unknown_ticket_is_kept(router: Process) -> None:
     _, taken, _ = post(router, "/feedback", {"ticket_id": "never-routed", "team": "returns"})
     assert (taken["status"], taken["predicted"], taken["correct"]) == ("created", None, None)
 
@@ -107,7 +108,7 @@ def test_feedback_on_an_unknown_ticket_is_kept(router: Router) -> None:
         ({"ticket_id": 7, "team": "payment"}, "ticket_id"),
     ],
 )
-def test_wrong_feedback_is_refused_and_says_why(router: Router, body: Any, field: str) -> None:
+def test_wrong_feedback_is_refused_and_says_why(router: Process, body: Any, field: str) -> None:
     status, problem, headers = post(router, "/feedback", body)
     assert status == 422
     assert headers["content-type"] == "application/problem+json"
@@ -118,7 +119,7 @@ def test_wrong_feedback_is_refused_and_says_why(router: Router, body: Any, field
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"team": ' + b"9" * 5000 + b"}", b'{"team": "\\ud83d"}']
 )
-def test_feedback_that_is_no_json_is_refused(router: Router, body: bytes) -> None:
+def test_feedback_that_is_no_json_is_refused(router: Process, body: bytes) -> None:
     request = urllib.request.Request(router.url + "/feedback", body, {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=240)
@@ -126,7 +127,7 @@ def test_feedback_that_is_no_json_is_refused(router: Router, body: bytes) -> Non
     assert refused.value.headers["content-type"] == "application/problem+json"
 
 
-def test_counters_and_gauges_follow(router: Router) -> None:
+def test_counters_and_gauges_follow(router: Process) -> None:
     before = metric(router, "larkfield_feedback_total")
     for number in range(4):
         post(router, "/route", {"ticket_id": f"G-{number}", "text": TEXT})
@@ -140,13 +141,13 @@ def test_counters_and_gauges_follow(router: Router) -> None:
     assert metric(router, "larkfield_bundle_precision") > 0.5
 
 
-def test_export_writes_what_training_reads(router: Router, tmp_path: Path, capsys: Any) -> None:
+def test_export_writes_what_training_reads(router: Process, tmp_path: Path, capsys: Any) -> None:
     post(router, "/route", {"ticket_id": "E-1", "subject": "Kettle", "text": TEXT})
     post(router, "/feedback", {"ticket_id": "E-1", "team": "warranty"})
     earlier = tmp_path / "earlier.csv"
     earlier.write_text("ticket_id,text,team,style\nE-1,old text,payment,plain\nE-0,a lamp,returns,plain\n")
     out = tmp_path / "all.csv"
-    arguments = ["export", "--url", router.settings["feedback_url"], "--out", str(out)]
+    arguments = ["export", "--url", router.environment["LARKFIELD_FEEDBACK_URL"], "--out", str(out)]
     assert main([*arguments, "--add-to", str(earlier)]) == 0
     assert "corrected the router" in capsys.readouterr().out
     with out.open(newline="", encoding="utf-8") as file:
@@ -165,11 +166,18 @@ def test_export_writes_what_training_reads(router: Router, tmp_path: Path, capsy
     assert len(tickets) == len(rows)
 
 
-def test_export_takes_texts_from_the_helpdesk(router: Router, tmp_path: Path, capsys: Any) -> None:
+def test_export_takes_texts_from_the_helpdesk(router: Process, tmp_path: Path, capsys: Any) -> None:
     helpdesk = tmp_path / "helpdesk.csv"
     helpdesk.write_text("number,body\nnever-routed,Where is my parcel?\n")
     out = tmp_path / "all.csv"
-    arguments = ["export", "--url", router.settings["feedback_url"], "--out", str(out), "--tickets"]
+    arguments = [
+        "export",
+        "--url",
+        router.environment["LARKFIELD_FEEDBACK_URL"],
+        "--out",
+        str(out),
+        "--tickets",
+    ]
     assert main([*arguments, str(helpdesk), "--id-column", "number", "--text-column", "body"]) == 0
     rows = list(csv.DictReader(out.open(newline="", encoding="utf-8")))
     assert {"ticket_id": "never-routed", "text": "Where is my parcel?", "team": "returns"} in rows
@@ -177,14 +185,14 @@ def test_export_takes_texts_from_the_helpdesk(router: Router, tmp_path: Path, ca
     assert "no column 'ticket_id'" in capsys.readouterr().err
 
 
-def test_export_reads_earlier_tickets_as_training_does(router: Router, tmp_path: Path, capsys: Any) -> None:
+def test_export_reads_earlier_tickets_as_training_does(router: Process, tmp_path: Path, capsys: Any) -> None:
     earlier = tmp_path / "desk.csv"
     earlier.write_text("subject;body;queue\nLamp;It flickers;warranty\n;Where is it?;delivery\n", "utf-8-sig")
     out = tmp_path / "all.csv"
     arguments = [
         "export",
         "--url",
-        router.settings["feedback_url"],
+        router.environment["LARKFIELD_FEEDBACK_URL"],
         "--out",
         str(out),
         "--add-to",
@@ -211,9 +219,9 @@ def test_merging_keeps_each_ticket_once() -> None:
 
 
 def test_a_restart_remembers_the_answer_and_no_text(tmp_path: Path) -> None:
-    with Router(tmp_path / "router") as router:
+    with processes.router(tmp_path / "router") as router:
         post(router, "/route", {"ticket_id": "T-1", "text": "a very secret sentence"})
-    with Router(tmp_path / "router") as router:
+    with processes.router(tmp_path / "router") as router:
         _, taken, _ = post(router, "/feedback", {"ticket_id": "T-1", "team": "payment"})
         assert taken["predicted"] is not None
     files = list((tmp_path / "router").glob("feedback.db*"))
@@ -223,7 +231,7 @@ def test_a_restart_remembers_the_answer_and_no_text(tmp_path: Path) -> None:
 
 
 def test_a_locked_database_stops_feedback_and_nothing_else(tmp_path: Path) -> None:
-    with Router(tmp_path / "router") as router:
+    with processes.router(tmp_path / "router") as router:
         post(router, "/route", {"ticket_id": "T-1", "text": TEXT})
         assert post(router, "/feedback", {"ticket_id": "T-1", "team": "payment"})[0] == 200
         other = sqlite3.connect(tmp_path / "router" / "feedback.db", isolation_level=None)
@@ -256,7 +264,7 @@ def test_a_locked_database_stops_feedback_and_nothing_else(tmp_path: Path) -> No
 
 
 def test_no_database_means_no_feedback_and_routing(tmp_path: Path) -> None:
-    with Router(tmp_path / "router", feedback_url="off") as router:
+    with processes.router(tmp_path / "router", feedback_url="off") as router:
         assert post(router, "/route", {"text": TEXT})[0] == 200
         assert post(router, "/feedback", {"ticket_id": "T-1", "team": "payment"})[0] == 404
 
@@ -269,7 +277,7 @@ def with_config(bundle: Path, target: Path, **changes: Any) -> Path:
     return target
 
 
-def shadowed(router: Router, tickets: int) -> None:
+def shadowed(router: Process, tickets: int) -> None:
     """Route some tickets beside a shadow and wait until all are accounted for."""
     wait_for("the shadow", lambda: metric(router, "larkfield_shadow_bundle_info") == 1, 240)
     for _ in range(tickets):
@@ -284,7 +292,7 @@ def shadowed(router: Router, tickets: int) -> None:
 
 def test_a_shadow_is_compared_and_answers_nobody(tmp_path: Path, shipped_bundle: Path) -> None:
     psutil = pytest.importorskip("psutil")
-    with Router(tmp_path / "router", shadow_bundle=shipped_bundle) as router:
+    with processes.router(tmp_path / "router", shadow_bundle=shipped_bundle) as router:
         shadowed(router, 5)
         assert metric(router, 'larkfield_shadow_tickets_total{outcome="same"}') == 5
         assert metric(router, "larkfield_shadow_changes_total") == 0, "the same bundle agrees with itself"
@@ -306,7 +314,7 @@ def test_a_shadow_is_compared_and_answers_nobody(tmp_path: Path, shipped_bundle:
 def test_a_shadow_that_differs_is_told_apart(tmp_path: Path, shipped_bundle: Path) -> None:
     teams = load_bundle(shipped_bundle).config.teams
     turned = with_config(shipped_bundle, tmp_path / "turned", teams=[*teams[1:], teams[0]], version="turned")
-    with Router(tmp_path / "router", shadow_bundle=turned) as router:
+    with processes.router(tmp_path / "router", shadow_bundle=turned) as router:
         shadowed(router, 4)
         assert metric(router, 'larkfield_shadow_tickets_total{outcome="other_team"}') == 4
         assert metric(router, "larkfield_shadow_changes_total") == 4
@@ -315,9 +323,9 @@ def test_a_shadow_that_differs_is_told_apart(tmp_path: Path, shipped_bundle: Pat
 
 def test_a_broken_shadow_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
-    with Router(tmp_path / "router", shadow_bundle=tmp_path / "broken") as router:
+    with processes.router(tmp_path / "router", shadow_bundle=tmp_path / "broken") as router:
         log = tmp_path / "router" / "log"
-        wait_for("the log", lambda: "the shadow bundle is left out" in log.read_text())
+        wait_for("the log", lambda: "the shadow bundle cannot be loaded" in log.read_text())
         assert post(router, "/route", {"text": TEXT})[0] == 200
         assert get(router.url + "/readyz")["status"] == "ready"
 
@@ -328,11 +336,11 @@ def test_kill_9_of_the_server_loses_nothing_acknowledged(tmp_path: Path) -> None
     acknowledged: list[str] = []
     chance = random.Random(11)
     for round_ in range(8):
-        router = Router(tmp_path / "router", drain_seconds=0)
+        router = processes.router(tmp_path / "router", drain_seconds=0)
         with router:
             stop = threading.Event()
 
-            def report(client: int, round_: int = round_, router: Router = router, stop: Any = stop) -> None:
+            def report(client: int, round_: int = round_, router: Process = router, stop: Any = stop) -> None:
                 number = 0
                 while not stop.is_set():
                     ticket_id = f"{round_}-{client}-{number}"
@@ -355,7 +363,7 @@ def test_kill_9_of_the_server_loses_nothing_acknowledged(tmp_path: Path) -> None
             stop.set()
             for thread in threads:
                 thread.join()
-    store = Store(router.settings["feedback_url"])
+    store = Store(router.environment["LARKFIELD_FEEDBACK_URL"])
     kept = {row.ticket_id for row in store.feedback_with_text()}
     assert len(acknowledged) >= 8 * 3
     assert set(acknowledged) <= kept
@@ -364,7 +372,7 @@ def test_kill_9_of_the_server_loses_nothing_acknowledged(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("odd", ["\0", "'; DROP TABLE feedback; --", "\u202e\U0001f600", " ", "\n"])
-def test_odd_ids_are_ids(router: Router, odd: str) -> None:
+def test_odd_ids_are_ids(router: Process, odd: str) -> None:
     given = {"ticket_id": f"odd{odd}", "team": "payment"}
     post(router, "/route", {"ticket_id": given["ticket_id"], "text": TEXT})
     status, receipt, _ = post(router, "/feedback", given)

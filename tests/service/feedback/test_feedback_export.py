@@ -18,8 +18,8 @@ def export(tmp_path: Path) -> Any:
     """export(*flags) with a database that knows who solved A-1 and A-2, and no text."""
     url = f"sqlite:///{tmp_path / 'feedback.db'}"
     store = Store(url)
-    store.give("garden", ticket_id="A-1", request_id=None)
-    store.give("kitchen", ticket_id="A-2", request_id=None)
+    store.add_feedback("garden", ticket_id="A-1", request_id=None)
+    store.add_feedback("kitchen", ticket_id="A-2", request_id=None)
     store.close()
     out = tmp_path / "out.csv"
 
@@ -86,7 +86,7 @@ def test_a_day_that_is_none_is_named(export: Any, capsys: Any) -> None:
     with pytest.raises(SystemExit) as left:
         export("--since", "yesterday")
     assert left.value.code == 2
-    assert "'yesterday' is no day such as" in capsys.readouterr().err
+    assert "'yesterday' is not a date such as" in capsys.readouterr().err
 
 
 def test_the_earlier_tickets_may_be_written_over(export: Any, tmp_path: Path, capsys: Any) -> None:

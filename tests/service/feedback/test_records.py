@@ -33,7 +33,8 @@ from service.feedback.store import (
     feedback,
     rows_in,
 )
-from service.tools.watch import Router, wait_for
+from service.tools import processes
+from service.tools.processes import wait_for
 
 
 def decided(number: int, *, team: str = "payment", text: str | None = None, age: float = 0.0) -> Decided:
@@ -130,22 +131,23 @@ def sqlite_store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_feedback_is_joined_to_its_decision(store: Store) -> None:
-    store.remember([decided(1), decided(2, team="returns")])
-    receipt = store.give("payment", ticket_id="T-1")
+    store.add_decisions([decided(1), decided(2, team="returns")])
+    receipt = store.add_feedback("payment", ticket_id="T-1")
     assert (receipt.status, receipt.predicted, receipt.confidence) == ("created", "payment", 0.9)
-    receipt = store.give("account", request_id="r-2")
+    receipt = store.add_feedback("account", request_id="r-2")
     assert (receipt.status, receipt.ticket_id, receipt.predicted) == ("created", "T-2", "returns")
 
 
 def test_feedback_is_idempotent_and_the_last_team_counts(store: Store) -> None:
-    store.remember([decided(1)])
-    assert [store.give("returns", ticket_id="T-1").status for _ in range(3)] == [
+    store.add_decisions([decided(1)])
+    assert [store.add_feedback("returns", ticket_id="T-1").status for _ in range(3)] == [
         "created",
         "unchanged",
         "unchanged",
     ]
-    assert store.give("returns", request_id="r-1").status == "unchanged", "the same ticket by its other name"
-    assert store.give("account", ticket_id="T-1").status == "changed"
+    receipt = store.add_feedback("returns", request_id="r-1")
+    assert receipt.status == "unchanged", "the same ticket, named by its request"
+    assert store.add_feedback("account", ticket_id="T-1").status == "changed"
     [row] = store.recent_feedback("1", 10)
     assert (row.predicted, row.actual) == ("payment", "account")
     assert rows_in(store) == {"decisions": 1, "feedback": 1}
@@ -153,10 +155,10 @@ def test_feedback_is_idempotent_and_the_last_team_counts(store: Store) -> None:
 
 def test_a_nul_in_an_id_or_a_text_stops_nothing(store: Store) -> None:
     """PostgreSQL takes no NUL: one such ticket would have held up all that came after it, for ever."""
-    store.remember([decided(1)._replace(ticket_id="a\0b", text="kettle\0leaks"), decided(2)])
-    assert store.give("payment", ticket_id="a\0b").predicted == "payment"
-    assert store.give("payment", ticket_id="T-2").predicted == "payment"
-    assert store.give("payment", request_id="r\0").status == "created"
+    store.add_decisions([decided(1)._replace(ticket_id="a\0b", text="kettle\0leaks"), decided(2)])
+    assert store.add_feedback("payment", ticket_id="a\0b").predicted == "payment"
+    assert store.add_feedback("payment", ticket_id="T-2").predicted == "payment"
+    assert store.add_feedback("payment", request_id="r\0").status == "created"
 
 
 def test_rows_that_the_database_never_takes_are_dropped_and_counted(postgres_url: str) -> None:
@@ -177,31 +179,31 @@ def test_rows_that_the_database_never_takes_are_dropped_and_counted(postgres_url
 
 
 def test_the_latest_decision_of_a_ticket_counts(store: Store) -> None:
-    store.remember([decided(1, team="payment"), decided(1, team="warranty")])
-    assert store.give("warranty", ticket_id="T-1").predicted == "warranty"
+    store.add_decisions([decided(1, team="payment"), decided(1, team="warranty")])
+    assert store.add_feedback("warranty", ticket_id="T-1").predicted == "warranty"
 
 
 def test_feedback_before_its_decision_is_kept_and_matched_later(store: Store) -> None:
-    assert store.give("payment", ticket_id="T-9").predicted is None
+    assert store.add_feedback("payment", ticket_id="T-9").predicted is None
     assert store.recent_feedback("1", 10) == []
     assert store.match_late() == 0
-    store.remember([decided(9)])
+    store.add_decisions([decided(9)])
     assert store.match_late() == 1
     [row] = store.recent_feedback("1", 10)
     assert (row.predicted, row.actual, row.decision) == ("payment", "payment", "route")
 
 
 def test_a_change_after_the_decision_was_pruned_keeps_what_was_stored(store: Store) -> None:
-    store.remember([decided(1, age=10 * 86400)])
-    store.give("payment", ticket_id="T-1")
+    store.add_decisions([decided(1, age=10 * 86400)])
+    store.add_feedback("payment", ticket_id="T-1")
     assert store.prune(keep_days=5, text_days=1, most_decisions=10**6)["decisions"] == 1
-    assert store.give("returns", ticket_id="T-1").status == "changed"
+    assert store.add_feedback("returns", ticket_id="T-1").status == "changed"
     [row] = store.recent_feedback("1", 10)
     assert (row.predicted, row.actual) == ("payment", "returns")
 
 
 def test_prune_by_age_by_number_and_text_first(store: Store) -> None:
-    store.remember([decided(n, age=n * 86400, text="my kettle leaks") for n in (9, 6, 3, 0)])
+    store.add_decisions([decided(n, age=n * 86400, text="my kettle leaks") for n in (9, 6, 3, 0)])
     gone = store.prune(keep_days=7, text_days=2, most_decisions=10**6)
     assert gone == {"texts": 3, "decisions": 1, "feedback": 0}
     with store.transaction(reads_only=True) as connection:
@@ -212,9 +214,9 @@ def test_prune_by_age_by_number_and_text_first(store: Store) -> None:
 
 
 def test_text_is_exported_only_while_it_is_kept(store: Store) -> None:
-    store.remember([decided(1, text="charged twice"), decided(2)])
-    store.give("payment", ticket_id="T-1")
-    store.give("returns", ticket_id="T-2")
+    store.add_decisions([decided(1, text="charged twice"), decided(2)])
+    store.add_feedback("payment", ticket_id="T-1")
+    store.add_feedback("returns", ticket_id="T-2")
     assert [(row.actual, row.text) for row in store.feedback_with_text()] == [
         ("payment", "charged twice"),
         ("returns", None),
@@ -227,8 +229,8 @@ def test_many_workers_at_once_lose_and_double_nothing(url: str) -> None:
     stores = [Store(url) for _ in range(6)]
 
     def work(worker: int) -> list[str]:
-        stores[worker].remember([decided(worker * 100 + n) for n in range(20)])
-        return [stores[worker].give("payment", ticket_id=f"T-{n}").status for n in range(25)]
+        stores[worker].add_decisions([decided(worker * 100 + n) for n in range(20)])
+        return [stores[worker].add_feedback("payment", ticket_id=f"T-{n}").status for n in range(25)]
 
     with ThreadPoolExecutor(6) as pool:
         statuses = Counter(status for answers in pool.map(work, range(6)) for status in answers)
@@ -247,8 +249,8 @@ def test_sqlite_flushes_before_it_answers(sqlite_store: Store) -> None:
 def test_the_service_on_postgresql(postgres_url: str, tmp_path: Path) -> None:
     """Two replicas share one database: either takes the feedback on what the other one answered."""
     with (
-        Router(tmp_path / "one", feedback_url=postgres_url) as one,
-        Router(tmp_path / "two", feedback_url=postgres_url) as two,
+        processes.router(tmp_path / "one", feedback_url=postgres_url) as one,
+        processes.router(tmp_path / "two", feedback_url=postgres_url) as two,
     ):
         with Client(one.url, timeout_seconds=60) as here, Client(two.url, timeout_seconds=60) as there:
             answer = here.route("My card was charged twice", ticket_id="P-1")
@@ -268,7 +270,7 @@ import sys
 from service.feedback.store import Store
 store = Store(sys.argv[1])
 for number in range(int(sys.argv[2]), 10**9):
-    store.give("payment", ticket_id=f"T-{number}")
+    store.add_feedback("payment", ticket_id=f"T-{number}")
     print(number, flush=True)
 """
 
@@ -296,13 +298,13 @@ def test_kill_9_loses_nothing_acknowledged(url: str) -> None:
 
 
 def test_a_locked_file_is_an_error_that_says_so(sqlite_store: Store) -> None:
-    sqlite_store.give("payment", ticket_id="T-1")
+    sqlite_store.add_feedback("payment", ticket_id="T-1")
     other = sqlite3.connect(str(sqlite_store.engine.url.database), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="locked by another process"):
-        sqlite_store.give("payment", ticket_id="T-2")
+        sqlite_store.add_feedback("payment", ticket_id="T-2")
     other.execute("ROLLBACK")
-    assert sqlite_store.give("payment", ticket_id="T-2").status == "created"
+    assert sqlite_store.add_feedback("payment", ticket_id="T-2").status == "created"
     other.close()
 
 
@@ -312,17 +314,17 @@ from service.feedback.store import Store
 from service.feedback.decision_log import StoreUnavailable
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = Store(sys.argv[1])
-store.give("payment", ticket_id="T-0")
+store.add_feedback("payment", ticket_id="T-0")
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 done = 0
 try:
     while done < 10_000:
         done += 1
-        store.give("payment", ticket_id=f"T-{done}")
+        store.add_feedback("payment", ticket_id=f"T-{done}")
 except StoreUnavailable as error:
     print("refused:", error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(store.give("payment", ticket_id=f"T-{done}").status, done)
+print(store.add_feedback("payment", ticket_id=f"T-{done}").status, done)
 """
 
 
@@ -348,7 +350,7 @@ def test_an_impossible_file_is_an_error_without_its_path(tmp_path: Path, kind: s
     else:
         path.write_bytes(b"not a database, " * 500)
     with pytest.raises(StoreUnavailable) as failure:
-        Store(f"sqlite:///{path}").give("payment", ticket_id="T-1")
+        Store(f"sqlite:///{path}").add_feedback("payment", ticket_id="T-1")
     assert str(tmp_path) not in str(failure.value)
 
 
@@ -358,7 +360,7 @@ def test_a_database_server_that_is_away_is_an_error_without_its_password() -> No
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     with pytest.raises(StoreUnavailable, match="does not answer") as failure:
-        Store(f"postgresql://larkfield:secret@127.0.0.1:{port}/none").give("payment", ticket_id="T-1")
+        Store(f"postgresql://larkfield:secret@127.0.0.1:{port}/none").add_feedback("payment", ticket_id="T-1")
     assert "secret" not in str(failure.value)
 
 
@@ -382,7 +384,7 @@ def test_the_log_writes_behind_and_stop_writes_the_rest(store: Store) -> None:
 
 
 def test_the_log_is_bounded_and_goes_on_after_a_lock(sqlite_store: Store) -> None:
-    sqlite_store.give("payment", ticket_id="T-0")
+    sqlite_store.add_feedback("payment", ticket_id="T-0")
     dropped: list[int] = []
     failed = threading.Event()
     log = DecisionLog(

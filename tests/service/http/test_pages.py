@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.explain import attention_lesson as learn
+from service.explain import attention_lesson as lesson
 from service.http import pages
 from service.settings import Settings
 
@@ -74,13 +74,13 @@ def test_no_other_file_can_be_asked_for(client, name):
 
 def test_the_walk_comes_from_the_code(client):
     document = client.get("/learn/numbers").json()
-    assert document["walk"]["causal"] == learn.walk(causal=True)
-    assert document["walk"]["none"] == learn.walk(causal=False)
-    assert [row["d_k"] for row in document["key_sizes"]] == list(learn.KEY_SIZES)
+    assert document["walk"]["causal"] == lesson.steps(causal=True)
+    assert document["walk"]["none"] == lesson.steps(causal=False)
+    assert [row["d_k"] for row in document["key_sizes"]] == [4, 16, 64, 256, 1024]
 
 
 def test_a_draw_comes_from_the_code(client):
-    assert client.get("/learn/draw", params={"d_k": 64, "seed": 5}).json() == learn.draw(64, 5)
+    assert client.get("/learn/draw", params={"d_k": 64, "seed": 5}).json() == lesson.draw(64, 5)
 
 
 @pytest.mark.parametrize(
