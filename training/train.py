@@ -207,7 +207,7 @@ def parser() -> argparse.ArgumentParser:
         "--data",
         type=Path,
         metavar="PATH",
-        help="a CSV, JSONL or Parquet file, or a folder with train.* and valid.* "
+        help="a CSV, Excel, JSON or Parquet file, or a folder with train.* and valid.* "
         f"(default: {SYNTHETIC_TICKETS:,} synthetic tickets of the Larkfield shop)",
     )
     made.add_argument(
@@ -323,6 +323,7 @@ def dataset_of(options: argparse.Namespace, recipe: Recipe, out: Path) -> Datase
         max_dropped=options.max_dropped,
         seed=recipe.seed,
         encoding=options.encoding,
+        skip_rows=options.skip_rows,
         corrections=options.corrections,
     )
     if options.data and options.synthetic:

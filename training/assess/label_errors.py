@@ -21,9 +21,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
 from models.decision import calibrated
+from models.tickets.faults import Faults
+from models.tickets.rows import read_rows
 from training.assess.calibration import fit_temperature
 from training.data.dataset import Tickets
-from training.data.files import Faults, read_rows
 
 FOLDS = 5
 # More tickets than this are checked piece by piece: each piece is checked by a model of its own.

@@ -4,7 +4,10 @@ import argparse
 import sys
 from collections.abc import Collection
 
-from training.data.dataset import Columns, DataError, Faults, Tickets, read_tickets, team_names
+from models.tickets.columns import Columns
+from models.tickets.faults import DataError, Faults
+from training.command_line import whole
+from training.data.dataset import Tickets, read_tickets, team_names
 
 
 def add_column_flags(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +17,8 @@ def add_column_flags(parser: argparse.ArgumentParser) -> None:
         "--text-column",
         action="append",
         metavar="NAME",
-        help="what the customer wrote (default: text); give it twice for subject and body, in that order",
+        help="what the customer wrote (default: text); give it twice for subject and body, in that order; "
+        "in JSON, fields.summary is the field summary of the object fields",
     )
     group.add_argument(
         "--team-column", default="team", metavar="NAME", help="the team that solved it (default: team)"
@@ -22,7 +26,16 @@ def add_column_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--id-column", metavar="NAME", help="the ticket's id (default: ticket_id or id, where there is one)"
     )
-    group.add_argument("--encoding", metavar="NAME", help="of CSV and JSONL files (default: UTF-8)")
+    group.add_argument(
+        "--encoding", metavar="NAME", help="of CSV and JSON files (default: UTF-8, else found from the bytes)"
+    )
+    group.add_argument(
+        "--skip-rows",
+        type=whole(0, 10_000),
+        default=0,
+        metavar="N",
+        help="rows above the header of a table, such as a report's title (default: 0)",
+    )
 
 
 def columns_of(arguments: argparse.Namespace) -> Columns:
@@ -37,7 +50,7 @@ def tickets_of(options: argparse.Namespace, teams: Collection[str]) -> Tickets:
     DataError for faults that stop, and where no ticket has one of the `teams`: another column is meant.
     """
     faults = Faults()
-    tickets = read_tickets(options.data, columns_of(options), faults, options.encoding)
+    tickets = read_tickets(options.data, columns_of(options), faults, options.encoding, options.skip_rows)
     faults.stop_if_fatal()
     for fault in faults:
         print(fault, file=sys.stderr)

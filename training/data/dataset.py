@@ -14,35 +14,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from models.text import join
-from training.data.files import SUFFIXES, DataError, Fault, Faults, printable, read_rows
+from models.tickets.columns import ID_COLUMNS, Columns, team_name, ticket_id
+from models.tickets.faults import DataError, Fault, Faults, printable
+from models.tickets.rows import SUFFIXES, read_rows
 
 __all__ = ["Columns", "DataError", "Dataset", "Fault", "Faults", "Tickets", "fingerprint", "load_dataset"]
 
 VALID_NAMES = ("valid", "validation", "val", "dev")
-ID_COLUMNS = ("ticket_id", "id")
 STYLE_COLUMN = "style"
+TEAM_SPELLING = "a team's name with invisible characters or decomposed letters: the same team as without"
+NO_TEAM_DETAIL = "no team (empty, or NULL, N/A, none, -, (empty) and the like)"
 MOST_STYLES = 50  # a column with more different values is no style, whatever its name
 # Longer texts are cut here: no router needs more, and one pasted log must not fill the memory.
 MAX_TEXT_CHARACTERS = 100_000
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns hold what; several text columns (subject, body) are joined in the order given."""
-
-    text: tuple[str, ...] = ("text",)
-    team: str = "team"
-    id: str | None = None  # found among ID_COLUMNS when not named
-
-    def __post_init__(self) -> None:
-        named = [*self.text, self.team, *([self.id] if self.id else [])]
-        twice = [name for name in named if named.count(name) > 1]
-        if not all(name.strip() for name in named):
-            raise DataError("a column's name is empty (--text-column, --team-column)")
-        if twice:
-            raise DataError(
-                f"the column {twice[0]!r} is named twice: text, team and id are different columns"
-            )
 
 
 @dataclass
@@ -90,6 +74,7 @@ def load_dataset(
     max_dropped: float = 0.05,
     seed: int = 0,
     encoding: str | None = None,
+    skip_rows: int = 0,
     corrections: Path | None = None,
 ) -> Dataset:
     """Read, check and split labelled tickets.
@@ -102,8 +87,8 @@ def load_dataset(
     columns = columns or Columns()
     faults = Faults()
     train_path, valid_path = find_files(Path(data), Path(valid) if valid else None)
-    train = read_tickets(train_path, columns, faults, encoding)
-    known = read_tickets(valid_path, columns, faults, encoding) if valid_path else None
+    train = read_tickets(train_path, columns, faults, encoding, skip_rows)
+    known = read_tickets(valid_path, columns, faults, encoding, skip_rows) if valid_path else None
     for path, tickets in ((train_path, train), (valid_path, known)):
         if path and tickets:
             _check_dropped(path.name, len(tickets), max_dropped, faults)
@@ -152,53 +137,61 @@ def find_files(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
     return train[0], valid or (beside[0] if beside else None)
 
 
-def read_tickets(path: Path, columns: Columns, faults: Faults, encoding: str | None = None) -> Tickets:
+def read_tickets(
+    path: Path, columns: Columns, faults: Faults, encoding: str | None = None, skip_rows: int = 0
+) -> Tickets:
     """All usable rows of one file; the others are counted in `faults`."""
-    required = list(dict.fromkeys([*columns.text, columns.team, *([columns.id] if columns.id else [])]))
+    required = columns.required
     optional = [name for name in (*ID_COLUMNS, STYLE_COLUMN) if name not in required]
     tickets = Tickets(path.name)
     seen: dict[str, bytes] = {}
-    for row, values in read_rows(path, required, optional, faults, encoding):
-        ticket_id = _ticket_id(values, columns)
-        texts = [values[name] for name in columns.text]
-        team = " ".join(values[columns.team].split())
-        if max(map(len, texts)) > MAX_TEXT_CHARACTERS:
-            detail = f"text cut after {MAX_TEXT_CHARACTERS:,} characters (a quote that never closes?)"
-            faults.add("huge_text", path.name, "keeps", detail, row)
-            texts = [text[:MAX_TEXT_CHARACTERS] for text in texts]
-        text = clean_columns(texts)
+    for row, values in read_rows(path, required, optional, faults, encoding, skip_rows):
+        text = _text(values, columns, row, path.name, faults)
+        team = team_name(values[columns.team])
+        given_id = ticket_id(values, columns.id)
         if not text.strip():
             faults.add("empty_text", path.name, "drops", "no text", row)
         elif not team:
-            faults.add("empty_team", path.name, "drops", "no team", row)
-        elif ticket_id and _repeats(ticket_id, text, seen, row, path.name, faults):
+            faults.add("empty_team", path.name, "drops", NO_TEAM_DETAIL, row)
+        elif given_id and _repeats(given_id, text, seen, row, path.name, faults):
             continue
         else:
-            tickets.ids.append(ticket_id or f"row {row}")
+            if team != " ".join(values[columns.team].split()):
+                faults.add("team_spelling", path.name, "keeps", TEAM_SPELLING, row)
+            tickets.ids.append(given_id or f"row {row}")
             tickets.texts.append(text)
             tickets.teams.append(team)
             tickets.rows.append(row)
             if STYLE_COLUMN in values and STYLE_COLUMN not in required:
                 tickets.styles.append(values[STYLE_COLUMN])
-    styles = len(set(tickets.styles))
-    if styles > MOST_STYLES:
-        detail = f"the column {STYLE_COLUMN!r} has {styles:,} different values: no figures for each"
-        faults.add("too_many_styles", path.name, "keeps", detail)
-        tickets.styles = []
+    _check_styles(tickets, faults)
     if not len(tickets) and not any(fault.effect == "stops" and fault.file == path.name for fault in faults):
         faults.add("no_tickets", path.name, "stops", "no usable ticket in this file")
     return tickets
+
+
+def _text(values: dict[str, str], columns: Columns, row: int, file: str, faults: Faults) -> str:
+    """The cleaned text of a row, each column cut where it is longer than any ticket."""
+    texts = [values[name] for name in columns.text]
+    if max(map(len, texts)) > MAX_TEXT_CHARACTERS:
+        detail = f"text cut after {MAX_TEXT_CHARACTERS:,} characters (a quote that never closes?)"
+        faults.add("huge_text", file, "keeps", detail, row)
+        texts = [text[:MAX_TEXT_CHARACTERS] for text in texts]
+    return clean_columns(texts)
+
+
+def _check_styles(tickets: Tickets, faults: Faults) -> None:
+    styles = len(set(tickets.styles))
+    if styles > MOST_STYLES:
+        detail = f"the column {STYLE_COLUMN!r} has {styles:,} different values: no figures for each"
+        faults.add("too_many_styles", tickets.file, "keeps", detail)
+        tickets.styles = []
 
 
 def clean_columns(texts: Sequence[str]) -> str:
     """One text, cleaned and joined as serving does it: the first of several columns is the subject."""
     *subject, text = [texts[0], "\n".join(text for text in texts[1:] if text)] if len(texts) > 1 else texts
     return join(subject[0] if subject else None, text).text
-
-
-def _ticket_id(values: dict[str, str], columns: Columns) -> str:
-    names = [columns.id] if columns.id else ID_COLUMNS
-    return next((values[name].strip() for name in names if values.get(name, "").strip()), "")
 
 
 def _repeats(ticket_id: str, text: str, seen: dict[str, bytes], row: int, file: str, faults: Faults) -> bool:
@@ -233,7 +226,7 @@ def _correct(train: Tickets, path: Path, faults: Faults) -> Tickets:
     unheard: dict[int, str] = {}
     known, teams_before = set(train.ids), set(train.teams)
     for row, values in read_rows(path, ["ticket_id", "corrected_team"], [], faults):
-        team = " ".join(values["corrected_team"].split())
+        team = team_name(values["corrected_team"])
         if team and values["ticket_id"] in known:
             corrected[values["ticket_id"]] = team
         elif team:
@@ -325,9 +318,9 @@ def _drop_leaks(train: Tickets, valid: Tickets, faults: Faults) -> Tickets:
 
 
 def _warn_shared_ids(train: Tickets, valid: Tickets, faults: Faults) -> None:
-    named = {ticket_id for ticket_id in valid.ids if not ticket_id.startswith("row ")}
-    for row, ticket_id in zip(train.rows, train.ids, strict=True):
-        if ticket_id in named:
+    named = {given for given in valid.ids if not given.startswith("row ")}
+    for row, given in zip(train.rows, train.ids, strict=True):
+        if given in named:
             faults.add("shared_id", train.file, "keeps", f"an id that {valid.file} also holds", row)
 
 

@@ -156,8 +156,8 @@ def test_export_writes_what_training_reads(router: Process, tmp_path: Path, caps
     assert by_id["E-1"] == {"ticket_id": "E-1", "text": f"Kettle\n{TEXT}", "team": "warranty"}
     assert by_id["E-0"]["team"] == "returns"
     assert "never-routed" not in by_id, "there is no text to train on"
+    from models.tickets.faults import Faults
     from training.data.dataset import read_tickets
-    from training.data.files import Faults
 
     faults = Faults()
     from training.data.dataset import Columns

@@ -8,8 +8,8 @@ import pyarrow.parquet
 import pytest
 from training_examples import ticket_rows, write_csv
 
+from models.tickets.faults import ROWS_SHOWN
 from training.data.dataset import Columns, DataError, Faults, load_dataset, read_tickets
-from training.data.files import ROWS_SHOWN
 
 
 def read(path: Path, **columns) -> tuple:
@@ -124,18 +124,27 @@ def test_utf16_as_excel_saves_unicode_text(tmp_path):
 
 
 def test_a_few_broken_bytes_are_dropped_and_named(tmp_path):
-    tickets, faults = read(csv_with(tmp_path / "t.csv", [GOOD[0], b"A-9,caf\xe9 order,garden", GOOD[1]]))
-    assert tickets.ids == ["A-1", "A-2"]
+    others = ["A-3,my café,garden".encode(), "A-4,crème brûlée,kitchen".encode()]
+    lines = [GOOD[0], b"A-9,caf\xe9 order,garden", *others]
+    tickets, faults = read(csv_with(tmp_path / "t.csv", lines))
+    assert tickets.ids == ["A-1", "A-3", "A-4"]
     assert fault(faults, "broken_encoding").rows == [3]
 
 
-def test_a_windows_file_stops_with_the_way_out_and_reads_with_it(tmp_path):
+def test_a_windows_file_is_read_and_its_encoding_is_told(tmp_path):
     rows = [{**row, "text": row["text"] + " café"} for row in ticket_rows(30)]
     path = write_csv(tmp_path / "t.csv", rows, encoding="cp1252")
-    with pytest.raises(DataError, match="--encoding cp1252"):
-        load_dataset(path)
-    dataset = load_dataset(path, encoding="cp1252")
+    tickets, faults = read(path)
+    assert all(text.endswith("café") for text in tickets.texts)
+    assert "cp1252" in str(fault(faults, "encoding"))
+
+
+def test_an_encoding_that_is_named_is_taken(tmp_path):
+    rows = [{**row, "text": row["text"] + " café"} for row in ticket_rows(30)]
+    path = write_csv(tmp_path / "t.csv", rows, encoding="cp1252")
+    dataset = load_dataset(path, encoding="cp1250")
     assert all(text.endswith("café") for text in dataset.train.texts)
+    assert not [one for one in dataset.faults if one.kind == "encoding"]
 
 
 @pytest.mark.parametrize("line", [b"A-9,only two", b"A-9,one,two,three", b"A-9,"])
@@ -182,7 +191,17 @@ def test_a_field_beyond_the_limit_stops_instead_of_filling_the_memory(tmp_path):
         load_dataset(path)
 
 
-@pytest.mark.parametrize("line", ["{", "[1, 2]", '"text"', "{'text': 1}", '{"text": ["a"], "team": "b"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[1, 2]",
+        '"text"',
+        "{'text': 1}",
+        '{"text": [["a"]], "team": "b"}',
+        '{"text": {"de": "a"}, "team": "b"}',
+    ],
+)
 def test_lines_that_are_no_plain_json_object_are_dropped_and_named(tmp_path, line):
     path = write_jsonl(tmp_path / "t.jsonl", ticket_rows(3))
     path.write_text(path.read_text() + line + "\n")

@@ -1,0 +1,161 @@
+"""The encoding of a text file: its byte-order mark, else UTF-8, else what its bytes look like."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from pathlib import Path
+from typing import IO
+
+from models.languages import languages_of_words
+from models.tickets.faults import DataError, Faults
+
+# Encodings that helpdesks and spreadsheets export in, the commonest first. Where several give the same
+# text, the first one is named.
+CANDIDATES = (
+    "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257",
+    "iso8859_2", "iso8859_15", "koi8_r", "cp437", "cp850", "cp866", "mac_roman",
+    "cp932", "euc_jp", "gb18030", "big5", "cp949",
+)  # fmt: skip
+SAMPLE_BYTES = 200_000  # of lines that are not ASCII, looked at to tell one encoding from another
+BROKEN_SHARE = 0.5  # of such lines; with fewer that are not UTF-8, the file is UTF-8 with broken lines
+BLOCK = 1 << 20
+WESTERN_SHARE = 0.25  # of letters beyond ASCII among all; Russian read as cp1252 has nearly only those
+
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_LETTER = re.compile(r"[^\W\d_]")
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f\W\d_]")
+# Characters that Western exports hardly have, and marks where only letters can stand.
+_NOT_WESTERN = re.compile(
+    r"[^\x00-\x7f\xa0äöüßÄÖÜéèêëÉÈÊËàâáãåÀÂÁÃÅçÇñÑíìîïÍÌÎÏóòôõøÓÒÔÕØúùûÚÙÛæÆœŒ¿¡«»“”„‘’‚…–—•·°§€£©®™²½´]"
+    r"|(?<=[^\W\d_])[¿¡«»“”„‚²½](?=[^\W\d_])|õ(?!e)|²[^\W\d_]"
+)
+
+
+def open_text(path: Path, encoding: str | None, faults: Faults) -> IO[str]:
+    """Open for reading; bytes that the encoding does not have become lone surrogates (see `is_broken`).
+
+    DataError where `encoding` is none of text, or where the file is full of zero bytes.
+    """
+    with path.open("rb") as file:
+        start = file.read(512)
+    if start.startswith(codecs.BOM_UTF8):
+        faults.add("byte_order_mark", path.name, "keeps", "the file starts with a byte-order mark, removed")
+    if encoding is None:
+        encoding = _marked(start)
+        if encoding:
+            detail = f"read as {encoding.upper()}, as its byte-order mark says"
+            faults.add("byte_order_mark", path.name, "keeps", detail)
+        elif start.count(0) > len(start) // 4:
+            detail = "full of zero bytes: not UTF-8 (UTF-16 without its mark? then --encoding utf-16-le)"
+            raise DataError(f"{path}: {detail}")
+        else:
+            encoding = _found(path, faults)
+    encoding = encoding or "utf-8-sig"
+    return path.open(encoding=encoding, errors=_on_broken_bytes(encoding), newline="")
+
+
+def is_broken(text: str) -> bool:
+    """Whether a text holds bytes that its encoding does not have."""
+    return any("\udc80" <= character <= "\udcff" for character in text) if not text.isascii() else False
+
+
+def broken_encoding(path: Path, row: int, encoding: str | None, faults: Faults) -> None:
+    """Count a row that is dropped for such bytes."""
+    detail = "bytes that are not UTF-8 (a Windows export? then --encoding cp1252)"
+    detail = f"bytes that are not {encoding}" if encoding else detail
+    faults.add("broken_encoding", path.name, "drops", detail, row)
+
+
+def _marked(start: bytes) -> str | None:
+    """The encoding that a byte-order mark names; UTF-32's begins as UTF-16's does."""
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else None
+
+
+def _found(path: Path, faults: Faults) -> str | None:
+    """The likeliest encoding of a file that is not UTF-8, told to the user; None for UTF-8."""
+    if _is_utf8(path):
+        return None
+    sample, broken, lines = bytearray(), 0, 0
+    with path.open("rb") as file:
+        for line in file:
+            if line.isascii():
+                continue
+            lines += 1
+            broken += not _decodes(line, "utf-8")
+            if len(sample) < SAMPLE_BYTES:
+                sample += line[:BLOCK]
+    if broken < BROKEN_SHARE * lines:
+        return None
+    encoding = likeliest(bytes(sample))
+    if encoding:
+        detail = f"not UTF-8; read as {encoding}, which its bytes look like (--encoding names another one)"
+        faults.add("encoding", path.name, "keeps", detail)
+    return encoding
+
+
+def _is_utf8(path: Path) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def likeliest(sample: bytes) -> str | None:
+    """The encoding among CANDIDATES in which the bytes read most like a language; None where none fits.
+
+    The commonest words with letters beyond ASCII decide; without any, cp1252 is taken where it gives letters
+    and marks of Western Europe, and else what charset-normalizer finds.
+    """
+    readings = {name: sample.decode(name) for name in CANDIDATES if _decodes(sample, name)}
+    votes = {name: _known_words(text) for name, text in readings.items()}
+    best = max(votes, key=votes.__getitem__, default=None)
+    if best and votes[best]:
+        return best
+    if _is_western(readings.get("cp1252", "\u2400")):
+        return "cp1252"
+
+    from charset_normalizer import from_bytes
+
+    found = from_bytes(sample, cp_isolation=list(CANDIDATES)).best()
+    if found is None:
+        return best
+    text = sample.decode(found.encoding, "replace")
+    return next((name for name in readings if readings[name] == text), str(found.encoding))
+
+
+def _known_words(text: str) -> int:
+    """How many words of three letters or more, not all ASCII, are among the commonest of some language."""
+    listed = languages_of_words()
+    return sum(word in listed for word in _WORD.findall(text.lower()) if not word.isascii())
+
+
+def _is_western(text: str) -> bool:
+    """Whether letters beyond ASCII are few, and of those that Western Europe writes."""
+    letters = len(_LETTER.findall(text))
+    return not _NOT_WESTERN.search(text) and len(_BEYOND_ASCII.findall(text)) <= WESTERN_SHARE * letters
+
+
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _on_broken_bytes(encoding: str) -> str:
+    """How to go on after bytes that an encoding does not have; DataError where it is none of text."""
+    try:
+        like_ascii = "a\n".encode(encoding).endswith(b"a\n")
+        b"a".decode(encoding, "replace")
+    except (LookupError, UnicodeError):
+        raise DataError(f"--encoding {encoding}: there is no such encoding of text") from None
+    return "surrogateescape" if like_ascii else "replace"
