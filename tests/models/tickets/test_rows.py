@@ -16,7 +16,7 @@ from models.tickets.encodings import likeliest
 from models.tickets.faults import DataError, Faults
 from models.tickets.rows import read_rows
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HEADER = ["ticket_id", "text", "team"]
 ROWS = [
     [f"{n}", f"the lamp number {n} is dark, please help", ("Light", "Repair, Ltd.", "007 🚒")[n % 3]]

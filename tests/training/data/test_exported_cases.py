@@ -9,7 +9,7 @@ from models.tickets.columns import Columns
 from models.tickets.faults import DataError
 from training.data.dataset import load_dataset
 
-CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
+CASES = Path(__file__).resolve().parents[4] / "shared" / "cases"
 TEAMS = {"Accounts", "Hardware", "Network", "Payroll", "Printing", "Software"}
 JIRA = Columns(text=("fields.summary", "fields.description"), team="fields.components.name", id="key")
 
