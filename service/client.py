@@ -1,12 +1,12 @@
-"""A small client: route a ticket, report who solved it; sync and async, patient with a busy service.
+"""A client for the service, synchronous and asynchronous: routes tickets and reports feedback.
 
     with Client("http://127.0.0.1:8000") as client:
         answer = client.route(text="Charged two times", ticket_id="T-1001")
         client.feedback("payment", ticket_id="T-1001")
 
-A 429 or 503 is tried again after the service's Retry-After, a 502, 504 or a broken connection after a growing
-random pause. Both calls may be repeated without harm: routing changes nothing, and the same feedback counts
-once. All tries of one call carry the same X-Request-ID. Needs httpx (the extra `client`).
+A 429 or 503 is retried after the service's Retry-After, a 502, 504 or a broken connection after a growing
+random pause. Both calls may be retried safely: routing changes nothing, and repeated feedback counts once.
+All tries of one call have the same X-Request-ID. Needs httpx (the extra `client`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class RouterError(RuntimeError):
-    """The service refused, or stayed busy or away through every try.
+    """The service rejected the call, or did not answer in any try.
 
-    `status` is the HTTP status, None when no answer came; `problem` the problem+json document, if any.
+    `status` is the HTTP status, None without an answer; `problem` is the problem+json document, if any.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RouterError(RuntimeError):
 
 
 def retry_after_seconds(value: str | None) -> float | None:
-    """A Retry-After header, in seconds or as an HTTP date; None where there is none that can be read."""
+    """A Retry-After header (seconds or an HTTP date) in seconds; None if missing or not valid."""
     if not value:
         return None
     try:
@@ -59,14 +59,16 @@ def retry_after_seconds(value: str | None) -> float | None:
 
 
 def pauses(tries: int, first_seconds: float) -> Iterator[float | None]:
-    """Seconds to wait after each try, doubling and random so that clients spread; None = give up."""
+    """Seconds to wait after each try, doubling, with jitter; None after the last: give up."""
     for number in range(tries - 1):
         yield random.uniform(0.5, 1.0) * min(LONGEST_PAUSE_SECONDS, first_seconds * 2**number)
     yield None
 
 
-def judge(outcome: httpx.Response | httpx.TransportError, pause: float | None) -> dict[str, Any] | float:
-    """The answer, or the seconds to wait before another try; RouterError when there is no use in one."""
+def answer_or_pause(
+    outcome: httpx.Response | httpx.TransportError, pause: float | None
+) -> dict[str, Any] | float:
+    """The answer, or the seconds until the next try; RouterError if another try cannot help."""
     if isinstance(outcome, httpx.TransportError):
         if pause is None:
             raise RouterError(f"no answer: {type(outcome).__name__}") from outcome
@@ -78,7 +80,7 @@ def judge(outcome: httpx.Response | httpx.TransportError, pause: float | None) -
 
 
 def read(response: httpx.Response) -> dict[str, Any]:
-    """The JSON of a good answer; RouterError with the service's own words otherwise."""
+    """The JSON of a successful answer; otherwise RouterError with the message of the service."""
     try:
         document = response.json()
     except ValueError:
@@ -86,12 +88,12 @@ def read(response: httpx.Response) -> dict[str, Any]:
     if response.is_success and isinstance(document, dict):
         return document
     problem = document if isinstance(document, dict) else {}
-    words = problem.get("detail") or problem.get("title") or response.reason_phrase
-    raise RouterError(f"{response.status_code}: {words}", response.status_code, problem)
+    message = problem.get("detail") or problem.get("title") or response.reason_phrase
+    raise RouterError(f"{response.status_code}: {message}", response.status_code, problem)
 
 
 class _Calls:
-    """What both clients share: how a call becomes a request."""
+    """Builds the requests of both clients."""
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class _Calls:
 
 
 class Client(_Calls):
-    """The synchronous client; safe to share between threads."""
+    """The synchronous client; threads may share it."""
 
     def __enter__(self) -> Self:
         self.http = httpx.Client(**self.options)
@@ -140,13 +142,13 @@ class Client(_Calls):
         ticket_id: str | None = None,
         explain: str | None = None,
     ) -> dict[str, Any]:
-        """The answer of POST /route. RouterError when it is refused or no answer comes."""
+        """The answer of POST /route; RouterError if the service rejects it or does not answer."""
         return self._send(self._request("/route", self._ticket(text, subject, ticket_id, explain)))
 
     def feedback(
         self, team: str, *, ticket_id: str | None = None, request_id: str | None = None
     ) -> dict[str, Any]:
-        """Report the team that solved a ticket; it is stored for good when this returns."""
+        """Report the team that solved a ticket; it is on disk when this returns."""
         return self._send(self._request("/feedback", self._feedback(team, ticket_id, request_id)))
 
     def _send(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -156,15 +158,15 @@ class Client(_Calls):
                 outcome = self.http.request(**request)
             except httpx.TransportError as error:
                 outcome = error
-            verdict = judge(outcome, pause)
-            if isinstance(verdict, dict):
-                return verdict
-            time.sleep(verdict)
+            result = answer_or_pause(outcome, pause)
+            if isinstance(result, dict):
+                return result
+            time.sleep(result)
         raise AssertionError("the last try returns or raises")
 
 
 class AsyncClient(_Calls):
-    """The same for asyncio."""
+    """The asynchronous client, for asyncio."""
 
     async def __aenter__(self) -> Self:
         self.http = httpx.AsyncClient(**self.options)
@@ -181,13 +183,13 @@ class AsyncClient(_Calls):
         ticket_id: str | None = None,
         explain: str | None = None,
     ) -> dict[str, Any]:
-        """The answer of POST /route. RouterError when it is refused or no answer comes."""
+        """The answer of POST /route; RouterError if the service rejects it or does not answer."""
         return await self._send(self._request("/route", self._ticket(text, subject, ticket_id, explain)))
 
     async def feedback(
         self, team: str, *, ticket_id: str | None = None, request_id: str | None = None
     ) -> dict[str, Any]:
-        """Report the team that solved a ticket; it is stored for good when this returns."""
+        """Report the team that solved a ticket; it is on disk when this returns."""
         return await self._send(self._request("/feedback", self._feedback(team, ticket_id, request_id)))
 
     async def _send(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -197,15 +199,15 @@ class AsyncClient(_Calls):
                 outcome = await self.http.request(**request)
             except httpx.TransportError as error:
                 outcome = error
-            verdict = judge(outcome, pause)
-            if isinstance(verdict, dict):
-                return verdict
-            await asyncio.sleep(verdict)
+            result = answer_or_pause(outcome, pause)
+            if isinstance(result, dict):
+                return result
+            await asyncio.sleep(result)
         raise AssertionError("the last try returns or raises")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """`python -m service.client route|feedback`; prints JSON. The API key is LARKFIELD_API_KEY."""
+    """Route a ticket or report feedback, and print JSON; the API key is read from LARKFIELD_API_KEY."""
     parser = argparse.ArgumentParser(prog="python -m service.client", description=main.__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     commands = parser.add_subparsers(dest="command", required=True)

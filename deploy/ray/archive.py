@@ -2,11 +2,10 @@
 
     python deploy/ray/archive.py tickets.csv --out runs/archive --text-column subject,body
 
-The archive is cut into chunks. An actor per core holds the bundle, routes a chunk and writes one part of the
-output, under a temporary name that is renamed when the part is whole and on disk. So a part is there once or
-not at all: when a worker dies, Ray gives its chunk to another one, which writes the same part under the same
-name; when the whole job dies, the next start routes only the chunks whose part is missing. Every record of
-the archive, a faulty one too, has one row in the output, with its number and its id.
+The archive is cut into chunks. One actor per core holds the bundle, routes a chunk and writes one part of the
+output atomically. When a worker dies, Ray gives its chunk to another worker, which writes the same part.
+When the whole job dies, the next start routes only the chunks whose part is missing. Each record of the
+archive, even a faulty one, has one row in the output, with its number and its id.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from chunks import ArchiveError, Chunk, cut, files_of, read
 
 from models.bundle import BundleError, load_bundle
 from models.decision import decide
+from models.files import atomic_write
 from models.text import join
 from service.inference.runtime import Runtime, pad
 from service.settings import SHIPPED_BUNDLE, Settings
@@ -38,7 +38,7 @@ ID_COLUMNS = ("ticket_id", "id")
 
 
 class Router:
-    """The bundle in one worker process, and the way from a chunk to a part."""
+    """Holds the bundle in one worker process; routes a chunk and writes its part."""
 
     def __init__(self, bundle: str, out: str, text_columns: list[str], id_column: str | None) -> None:
         self.runtime = Runtime.load(Path(bundle), Settings(provider="auto"))
@@ -47,7 +47,7 @@ class Router:
         self.id_column = id_column
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """What Ray Data calls, with one chunk at a time: writes its part, returns its counts."""
+        """Called by Ray Data with one chunk at a time: write its part, return its counts."""
         done = [self.route(Chunk(**json.loads(text))) for text in batch["chunk"]]
         return {name: [counts[name] for counts in done] for name in done[0]}
 
@@ -87,7 +87,7 @@ class Router:
         return rows
 
     def batches(self, order: list[int], encodings: list[Any]) -> Iterator[list[int]]:
-        """Tickets of like length together, within the runtime's budget of padded tokens."""
+        """Group tickets of similar length, within the runtime's limit of padded tokens."""
         batch: list[int] = []
         for index in order:
             longest = max(1, len(encodings[index].ids))
@@ -127,7 +127,7 @@ def part(out: Path, number: int) -> Path:
 
 
 def write_part(out: Path, number: int, rows: list[dict[str, Any]]) -> None:
-    """Write a part so that it is there whole or not at all, whoever else writes the same one."""
+    """Write a part atomically, even while another worker writes the same one."""
     import pyarrow
     import pyarrow.parquet
 
@@ -143,16 +143,12 @@ def write_part(out: Path, number: int, rows: list[dict[str, Any]]) -> None:
             ("error", pyarrow.string()),
         ]
     )
-    temporary = out / f".part-{number:06d}.{os.getpid()}.tmp"
-    with temporary.open("wb") as file:
+    with atomic_write(part(out, number)) as file:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(part(out, number))
 
 
 def plan(data: Path, out: Path, bundle: Path, text_columns: list[str], id_column: str | None) -> list[Chunk]:
-    """The job's chunks: those of an earlier start where `out` has one of the same job, else fresh ones.
+    """The job's chunks: those of an earlier start of the same job if `out` holds one, else new ones.
 
     ArchiveError when `out` belongs to another job: another archive, bundle or choice of columns.
     """
@@ -179,14 +175,13 @@ def plan(data: Path, out: Path, bundle: Path, text_columns: list[str], id_column
     out.mkdir(parents=True, exist_ok=True)
     chunks = cut(data, ROWS)
     check_columns(chunks, text_columns)
-    temporary = out / "._job.json.tmp"
-    temporary.write_text(json.dumps({**job, "chunks": [asdict(chunk) for chunk in chunks]}), encoding="utf-8")
-    temporary.replace(file)
+    with atomic_write(file) as plan_file:
+        plan_file.write(json.dumps({**job, "chunks": [asdict(chunk) for chunk in chunks]}).encode())
     return chunks
 
 
 def check_columns(chunks: list[Chunk], text_columns: list[str]) -> None:
-    """ArchiveError when the first records have none of the text columns: better now than after an hour."""
+    """Raise ArchiveError now, not after an hour, if the first records have none of the text columns."""
     if not chunks:
         raise ArchiveError("the archive has no records")
     names = {name for record in read(chunks[0])[:100] for name in record}
@@ -229,7 +224,7 @@ def run_ray(chunks: list[Chunk], arguments: dict[str, Any], workers: int | None)
 
 
 def join_cluster(tries: int = 4) -> None:
-    """Start Ray, or join the cluster; Ray gives up on a busy machine after 30 seconds, so a few times."""
+    """Start Ray or join the cluster; try several times, as Ray's start times out on a busy machine."""
     import ray
 
     for left in reversed(range(tries)):
@@ -260,7 +255,7 @@ def progress(records: int) -> None:
 
 
 def count_out(out: Path, chunks: list[Chunk]) -> int:
-    """Rows in the output, and AssertionError if one is missing or there twice."""
+    """The number of rows in the output; AssertionError if one is missing or there twice."""
     import pyarrow.parquet
 
     expected = 0
@@ -273,7 +268,7 @@ def count_out(out: Path, chunks: list[Chunk]) -> int:
 
 
 def main(given: list[str] | None = None) -> int:
-    """The command line; 0 when as many rows came out as records went in."""
+    """Run the command; exit status 0 if the output has as many rows as the archive has records."""
     parser = argparse.ArgumentParser(prog="archive.py", description=__doc__.split("\n")[0])
     parser.add_argument("data", type=Path, help="a CSV, JSONL or Parquet file, or a folder of them")
     parser.add_argument("--out", type=Path, help="folder of the output; default: beside the archive")

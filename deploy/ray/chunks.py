@@ -1,7 +1,7 @@
 """An archive of tickets cut into chunks that can be read on their own: CSV, JSONL or Parquet.
 
-A chunk is a place in a file (bytes for CSV and JSONL, rows for Parquet) and never splits a record, so that
-workers on several machines read the same file without reading it whole, and a job can go on where it stopped.
+A chunk is a range of a file (bytes of CSV and JSONL, rows of Parquet) and never splits a record. Workers on
+several machines can read their chunks without reading the whole file, and a job can resume.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ csv.field_size_limit(100_000_000)
 
 
 class ArchiveError(ValueError):
-    """An archive that cannot be read: the file and the reason."""
+    """The archive cannot be read; the message names the file and the reason."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def cut(data: Path, rows: int) -> list[Chunk]:
 
 
 def _csv_header(file: Any, path: Path) -> tuple[tuple[str, ...], str]:
-    """Column names and the delimiter, and the file stands behind them."""
+    """Read the header: column names and the delimiter; `file` is then at the first record."""
     line = file.readline().decode("utf-8-sig")
     delimiter = max(",;\t", key=line.count)
     header = tuple(name.strip() for name in next(csv.reader([line], delimiter=delimiter), []))

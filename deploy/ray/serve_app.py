@@ -1,7 +1,7 @@
 """The router on Ray Serve: the same application, as many replicas as the load asks for, on as many machines.
 
     serve run --app-dir deploy/ray serve_app:router     # the cluster that RAY_ADDRESS names, or this machine
-    serve deploy deploy/ray/serve.yaml                  # for good, see docs/operations.md
+    serve deploy deploy/ray/serve.yaml                  # permanently, see docs/operations.md
 
 Settings are the same LARKFIELD_… variables, from the environment of the replicas. Machines of the cluster
 need the project installed; for `serve run` they do not need this file.
@@ -26,7 +26,7 @@ REPLICAS = {
 
 
 def build() -> Any:
-    """The ASGI application of one replica, called in it; it starts to answer once its bundle is loaded."""
+    """The ASGI application of one replica; it answers once its bundle is loaded. Called in the replica."""
     from service.app import create_app
     from service.settings import Settings
 
@@ -48,7 +48,7 @@ def build() -> Any:
     return answering
 
 
-# Replicas get the functions above themselves instead of looking for this file.
+# Send the functions above to the replicas by value: they may not have this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 router = serve.deployment(
     serve.ingress(build)(),

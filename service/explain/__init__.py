@@ -1,1 +1,1 @@
-"""Why a ticket went where it went, and the numbers of the attention lesson."""
+"""Explanations of a decision, and the numbers of the attention lesson."""

@@ -1,15 +1,14 @@
-"""Why a ticket went where it went: three levels, from the words that moved the decision to every weight.
+"""Explains the decision on a ticket at three levels.
 
-- `tokens`: how much each word adds to the log-odds of the chosen team against the runner-up, and the fewest
-  words found without which another team wins.
-- `heads`: where each attention head looked. Not a reason: a head may look at what changes nothing.
-- `full`: the same with all attention weights.
+- `tokens`: how much each word adds to the log-odds of the chosen team against the runner-up, and the smallest
+  set of words found without which another team wins.
+- `heads`: what each attention head attends to. This is not a reason for the decision.
+- `full`: `heads` with all attention weights.
 
-The words' effects come from the graph's own optional output (`training.export.effects_graph`), chosen over
-leave-one-out, integrated gradients and attention by `service.tools.faithfulness`. A
-bundle without that output is
-explained by leaving out one stretch of words at a time. A ticket longer than the bundle's window is explained
-by the window that spoke for it (`models.windows`).
+The words' effects come from an optional output of the graph (`training.export.effects_graph`).
+`service.tools.faithfulness` compares it with leave-one-out, integrated gradients and attention. If the bundle
+lacks that output, stretches of words are left out one at a time. A ticket longer than the bundle's window is
+explained by the window whose logits it has (`models.windows`).
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
 
     from service.inference.service import Answer, Service
 
-# The fewest words are looked for among sets of at most this many words.
+# The largest set of words that the smallest change may have.
 MOST_WORDS = 8
-# What bounds the time: sets are tried exhaustively while they have no more than this many tokens in all ...
+# Sets of words are tried exhaustively while their tickets have at most this many tokens in all.
 TRIED_TOKENS = 400
-# ... and beyond that the graph runs about this often, so that an explanation costs a few plain calls.
+# Otherwise the graph runs about this many times, so that an explanation costs as much as a few answers.
 MOST_RUNS = 5
-# A word is put back for a try where another team would still win if its effect were this many times as large:
-# on 600 validation tickets 5 % fewer runs than with 1, and sets larger by a hundredth of a word.
-FALLS_SHORT = 1.5
-# A bundle without effects: this many ablated tickets at most.
+# A word is put back on trial only if another team would still win with this many times the word's effect.
+# Against a factor of 1: 5 % fewer runs on 600 validation tickets, sets larger by 0.01 words on average.
+EFFECT_MARGIN = 1.5
+# The most ablated tickets for a bundle without effects.
 MOST_ABLATIONS = 16
 STRONGEST_PAIRS = 5
 
@@ -61,7 +60,7 @@ class Contrast:
 
 
 def contrast_of(logits: np.ndarray, temperature: float) -> Contrast:
-    """First and second of logits (teams,); ties go to the earlier team, as everywhere."""
+    """The two largest of logits (teams,); of equal logits, the earlier team comes first."""
     team, runner_up = (int(i) for i in np.argsort(-logits, kind="stable")[:2])
     weights = np.zeros((1, len(logits)), np.float32)
     weights[0, team], weights[0, runner_up] = 1 / temperature, -1 / temperature
@@ -69,7 +68,7 @@ def contrast_of(logits: np.ndarray, temperature: float) -> Contrast:
 
 
 def tokens(answer: Answer) -> dict[str, Any]:
-    """The `tokens` level for one routed ticket."""
+    """The explanation `tokens` of one routed ticket."""
     runtime, config = answer.runtime, answer.runtime.config
     contrast = contrast_of(answer.logits, config.temperature)
     window = window_of(runtime, answer.encoding.ids)
@@ -96,7 +95,7 @@ def tokens(answer: Answer) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens [start, end) of `count`, the part of a ticket whose logits the ticket has; `ids` are theirs."""
+    """Tokens [start, end) of `count`, whose logits are those of the ticket; `ids` are theirs."""
 
     start: int
     end: int
@@ -108,7 +107,7 @@ class Window:
 
 
 def window_of(runtime: Runtime, ids: Sequence[int]) -> Window:
-    """The window that speaks for a ticket: all of it, unless it is longer than the bundle reads at a time."""
+    """The window whose logits the ticket has: the whole ticket, if it fits into the bundle's window."""
     start, end = 0, len(ids)
     if runtime.config.window and end > runtime.config.window:
         start, end = read_windows(runtime.run, pad([ids]), runtime.config.window)[1][0]
@@ -116,7 +115,7 @@ def window_of(runtime: Runtime, ids: Sequence[int]) -> Window:
 
 
 def _words(answer: Answer, window: Window) -> list[Word]:
-    """The words that lie in the window as a whole."""
+    """The words that lie entirely in the window."""
     return words_of(answer.joined, answer.encoding, window.start, window.end)
 
 
@@ -131,18 +130,18 @@ def token_effects(
     return ablation_effects(runtime, window, words, contrast), "leave_one_out"
 
 
-def gives(runtime: Runtime, output: str) -> bool:
+def has_output(runtime: Runtime, output: str) -> bool:
     """Whether the bundle's graph has that optional output."""
     return any(each.name == output for each in runtime.session.get_outputs())
 
 
 def has_effects(runtime: Runtime) -> bool:
-    """Whether the bundle's graph can split its logits among the tokens."""
-    return gives(runtime, "effects")
+    """Whether the bundle's graph computes the effect of each token."""
+    return has_output(runtime, "effects")
 
 
 def graph_effects(runtime: Runtime, ids: Sequence[int], contrast: Contrast) -> np.ndarray:
-    """The graph's own effects (tokens,)."""
+    """The effects (tokens,) that the graph computes."""
     feed = {"input_ids": np.array([ids], np.int64), "contrast": contrast.weights}
     effects: np.ndarray = runtime.session.run(["effects"], feed)[0][0]
     return effects
@@ -151,7 +150,7 @@ def graph_effects(runtime: Runtime, ids: Sequence[int], contrast: Contrast) -> n
 def ablation_effects(
     runtime: Runtime, window: Window, words: Sequence[Word], contrast: Contrast
 ) -> np.ndarray:
-    """Leave out one word at a time, or one stretch of neighbours where there are too many words."""
+    """Leave out one word at a time, or one stretch of words if there are more than MOST_ABLATIONS."""
     if not words:
         return np.zeros(len(window.ids))
     stretches = np.array_split(np.arange(len(words)), min(len(words), MOST_ABLATIONS))
@@ -167,17 +166,14 @@ def ablation_effects(
 
 
 def without(ids: Sequence[int], tokens: Iterable[int]) -> list[int]:
-    """The ids that stay when some tokens go."""
+    """The ids without the tokens at these positions."""
     gone = set(tokens)
     return [each for place, each in enumerate(ids) if place not in gone]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The team that wins without some words, and the log-odds that the chosen team then has against it.
-
-    For the chosen team itself: its log-odds against the best of the others, which are positive.
-    """
+    """The team that wins without some words, and the log-odds of the chosen team against the best other."""
 
     team: int
     log_odds: float
@@ -186,10 +182,9 @@ class Outcome:
 class SmallestChange:
     """The fewest words without which another team wins.
 
-    All sets of one word, then of two and so on, are tried while the ticket is short enough for that. Beyond,
-    the words with the largest effects go, as few of them as it takes; then those that were not needed come
-    back. The effects say where to look first, so that few sets need be run. What is reported was checked by
-    routing the ticket as it was sent without these words.
+    For a short ticket all sets of one word are tried, then of two and so on. For a longer one, words are left
+    out in order of their effects until another team wins; then the words that were not needed are put back.
+    The result is confirmed: the ticket is routed again as it was sent, without these words.
     """
 
     def __init__(
@@ -201,7 +196,7 @@ class SmallestChange:
         self.effects = effects
         self.contrast = contrast
         self.ids = answer.encoding.ids
-        if answer.encoding.truncated:  # what was cut off moves up when words go
+        if answer.encoding.truncated:  # tokens beyond the limit move up when words are left out
             library = self.runtime.tokenizer.library
             self.ids = library.encode(answer.joined.text, add_special_tokens=False).ids
         self.candidates = [number for number, word in enumerate(words) if word.plain.isalnum() or word.wordy]
@@ -209,7 +204,7 @@ class SmallestChange:
         self.known: dict[tuple[int, ...], Outcome] = {}  # by ids
 
     def find(self) -> dict[str, Any]:
-        """{words, team, limit, exhaustive}: no words and no team where none was found."""
+        """{words, team, limit, exhaustive}; words is empty and team None if no set was found."""
         found, exhaustive = self._every_small_set()
         if found is None and not exhaustive:
             found = self._by_effect()
@@ -222,7 +217,7 @@ class SmallestChange:
         }
 
     def _every_small_set(self) -> tuple[tuple[tuple[int, ...], int] | None, bool]:
-        """The first set that works, smallest first, and whether no smaller set was left untried."""
+        """The smallest set that changes the team, and whether all smaller sets were tried."""
         spent = 0
         for size in range(1, min(MOST_WORDS, len(self.candidates)) + 1):
             sets = list(itertools.islice(itertools.combinations(self.candidates, size), TRIED_TOKENS))
@@ -237,22 +232,22 @@ class SmallestChange:
         return None, True
 
     def _by_effect(self) -> tuple[tuple[int, ...], int] | None:
-        """The words with the largest effects: as few of them as it takes, less those that were not needed."""
+        """The fewest words of largest effect that change the team, without those that are not needed."""
         strongest = sorted(self.candidates, key=lambda number: -self.effects[number])[:MOST_WORDS]
         strongest = [number for number in strongest if self.effects[number] > 0]
         count = self._fewest(strongest)
         if count is None:
             return None
-        chosen = self._without_the_needless(strongest[:count])
+        chosen = self._pruned(strongest[:count])
         for tried in (chosen, strongest[:count]):
             if (winner := self._confirm(tried)) is not None:
                 return tuple(tried), winner
         return None
 
     def _fewest(self, strongest: Sequence[int]) -> int | None:
-        """How many of the first words it takes; None where all of them do not change the team.
+        """How many of the strongest words must go; None if leaving out all of them changes nothing.
 
-        Each try starts from what the one before left of the log-odds and goes as far as the effects say.
+        Each try starts from the log-odds of the last one and predicts by the effects how many more must go.
         """
         keeps, changes = 0, None
         left = self.contrast.log_odds
@@ -269,15 +264,15 @@ class SmallestChange:
                 keeps, left = count, outcome.log_odds
         return changes
 
-    def _without_the_needless(self, chosen: Sequence[int]) -> list[int]:
-        """Put words back, weakest first, where by their effect another team may still win."""
+    def _pruned(self, chosen: Sequence[int]) -> list[int]:
+        """Put back words, weakest first, without which another team may still win by their effects."""
         needed = list(chosen)
         over = -self._outcome(needed).log_odds
         for number in reversed(chosen):
             fewer = [other for other in needed if other != number]
             if not fewer or self.runs >= MOST_RUNS:
                 break
-            if FALLS_SHORT * self.effects[number] > over:
+            if EFFECT_MARGIN * self.effects[number] > over:
                 continue
             outcome = self._outcome(fewer)
             if outcome.team != self.contrast.team:
@@ -285,7 +280,7 @@ class SmallestChange:
         return needed
 
     def _outcome(self, gone: Sequence[int]) -> Outcome:
-        """What the network says without some words; a set is run once."""
+        """The outcome without some words; each set is run once."""
         known = self.known.get(tuple(self._left(gone)))
         if known is not None:
             return known
@@ -297,7 +292,7 @@ class SmallestChange:
         return without(self.ids, lost)[: self.runtime.config.max_tokens]
 
     def _outcomes(self, sets: Sequence[Sequence[int]]) -> list[Outcome]:
-        """The same for several sets, in one run of the graph."""
+        """The outcomes of several sets, in one run of the graph."""
         rows = [self._left(each) for each in sets]
         outcomes = [self._outcome_of(logits) for logits in self.runtime.run(pad(rows)).tolist()]
         self.known |= zip(map(tuple, rows), outcomes, strict=True)
@@ -310,7 +305,7 @@ class SmallestChange:
         return Outcome(winner, (logits[team] - best) / self.runtime.config.temperature)
 
     def _confirm(self, chosen: Sequence[int]) -> int | None:
-        """Route the ticket as sent without these words: the team that wins, or None if it is the same."""
+        """Route the ticket as sent, without these words: the team that wins, None if it is the same."""
         ticket = self.answer.ticket
         words = [self.words[number] for number in chosen]
         joined = join(cut("subject", ticket.subject, words), cut("text", ticket.text, words) or "")
@@ -324,20 +319,20 @@ class SmallestChange:
 
 
 def heads(answer: Answer) -> dict[str, Any]:
-    """The `heads` level: what each head did on this ticket, in numbers and in words."""
+    """The explanation `heads`: what each head attends to in this ticket, in numbers and in a sentence."""
     return _heads(answer, *_attention(answer))
 
 
 def full(answer: Answer) -> dict[str, Any]:
-    """The `full` level: `heads`, and every weight."""
+    """The explanation `full`: `heads` and all attention weights."""
     window, weights = _attention(answer)
     return _heads(answer, window, weights) | {"level": "full", "weights": encode_weights(weights)}
 
 
 def _attention(answer: Answer) -> tuple[Window, np.ndarray]:
     """The window and its attention weights (blocks, heads, tokens, tokens)."""
-    if not gives(answer.runtime, "attention"):
-        message = "this bundle's graph does not give its attention weights"
+    if not has_output(answer.runtime, "attention"):
+        message = "the graph of this bundle has no output with its attention weights"
         raise Problem(422, f"explain: {message}.", errors=[{"field": "explain", "message": message}])
     window = window_of(answer.runtime, answer.encoding.ids)
     weights: np.ndarray = answer.runtime.attention(pad([window.ids]))[1][0]
@@ -365,7 +360,7 @@ def _heads(answer: Answer, window: Window, weights: np.ndarray) -> dict[str, Any
 
 
 def describe(weights: np.ndarray, texts: Sequence[str]) -> dict[str, Any]:
-    """Strongest pairs, mean weight by token read, and the pattern as data and sentence; weights (n, n)."""
+    """Strongest pairs, mean weight of each token, and the pattern as data and sentence; weights (n, n)."""
     count = len(texts)
     mean_read = weights.mean(axis=0) if count else np.zeros(0)
     flat = weights.ravel()
@@ -387,7 +382,7 @@ def describe(weights: np.ndarray, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def pattern_of(weights: np.ndarray, mean_read: np.ndarray) -> dict[str, Any]:
-    """What a head mostly does: reads itself, a neighbour, a few words, the neighbourhood, or broadly."""
+    """What a head mostly attends to: itself, a neighbour, a few words, nearby tokens, or many."""
     count = len(mean_read)
     if count == 0:
         return {"kind": "broad", "tokens": [], "shares": []}
@@ -412,7 +407,7 @@ def pattern_of(weights: np.ndarray, mean_read: np.ndarray) -> dict[str, Any]:
 
 
 def sentence(pattern: dict[str, Any], texts: Sequence[str]) -> str:
-    """A pattern in English; `web/strings.js` says the same in the page's languages."""
+    """A pattern as an English sentence; `web/strings.js` has it in the page's languages."""
     kind = pattern["kind"]
     if kind in ("self", "previous", "next"):
         whom = {"self": "themselves", "previous": "the one before them", "next": "the one after them"}[kind]
@@ -441,7 +436,7 @@ def _listed(items: Sequence[str]) -> str:
 def encode_weights(weights: np.ndarray) -> dict[str, Any]:
     """Weights as base64 of little-endian 16-bit numbers c with weight = (c / 65535)²; error below 1.6e-5.
 
-    The square root keeps small weights apart: the smallest that is not 0 is 2.3e-10.
+    The square root keeps small weights distinct: the smallest above 0 is 2.3e-10.
     """
     codes = np.rint(np.sqrt(np.clip(weights, 0, 1)) * 65535).astype("<u2")
     data = base64.b64encode(codes.tobytes()).decode("ascii")
@@ -449,7 +444,7 @@ def encode_weights(weights: np.ndarray) -> dict[str, Any]:
 
 
 def decode_weights(encoded: dict[str, Any]) -> np.ndarray:
-    """What `encode_weights` wrote, as float64 (blocks, heads, tokens, tokens)."""
+    """Weights as float64 (blocks, heads, tokens, tokens) from the result of `encode_weights`."""
     codes = np.frombuffer(base64.b64decode(encoded["data"]), "<u2").reshape(encoded["shape"])
     return (codes / 65535.0) ** 2
 
@@ -458,5 +453,5 @@ EXPLAINERS: dict[str, Callable[[Answer], dict[str, Any]]] = {"tokens": tokens, "
 
 
 def install(_: FastAPI, service: Service) -> None:
-    """Offer the three levels."""
+    """Register the three levels."""
     service.explainers.update(EXPLAINERS)

@@ -1,4 +1,4 @@
-"""The words of a ticket as it was sent: tokens put together again, with places in the customer's own text."""
+"""Joins tokens to words and finds the words in the ticket as it was sent."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from models.text import Joined
 from models.tokenizer import AsciiOffsets, Encoding, word_splitter
 
 _SPLITTER = word_splitter()
-# Tokens beyond each end that are looked at too, to see whether a word reaches over it.
+# So many tokens beyond each end are read too, to see whether a word crosses the end.
 _AROUND = 4
 
 
 @dataclass(slots=True)
 class Word:
-    """Characters [start, end) of a field as it was sent, and the numbers of the tokens inside.
+    """Characters [start, end) of a field as it was sent, and the positions of its tokens.
 
-    `plain` is the word as the network's text has it; `wordy` whether it holds a letter or a digit.
+    `plain` is the word in the cleaned text. `wordy` tells whether it has a letter or a digit.
     """
 
     field: str
@@ -33,33 +33,33 @@ class Word:
 
 
 def words_of(joined: Joined, encoding: Encoding, first: int = 0, end: int | None = None) -> list[Word]:
-    """The words that the network read, in order; they never overlap. Of tokens [first, end), where given.
+    """The words of tokens [first, end) in order, without overlaps.
 
-    A word is what the word tokenizer would make one token. Tokens that are smaller are put together, a token
-    that is larger, or several that came from one character (an ellipsis), make one word of all they cover.
-    Tokens without characters belong to no word. A word that reaches over either end is left out.
+    A word is what the word tokenizer makes one token. Smaller tokens are joined. A larger token, or several
+    that come from one character (an ellipsis), make one word. Tokens without characters belong to no word. A
+    word that crosses either end is left out.
     """
     last = encoding.count if end is None else end
     at = max(0, first - _AROUND)
-    every = _put_together(joined, encoding, at, encoding.offsets[at : last + _AROUND])
+    every = _joined_tokens(joined, encoding, at, encoding.offsets[at : last + _AROUND])
     if at == 0 and last == encoding.count and first == 0:
         return every
     return [word for word in every if first <= word.tokens[0] and word.tokens[-1] < last]
 
 
-def _put_together(
+def _joined_tokens(
     joined: Joined, encoding: Encoding, at: int, offsets: Sequence[tuple[int, int]]
 ) -> list[Word]:
-    """The words of the tokens from number `at` on."""
+    """The words of the tokens from position `at` on."""
     text = joined.text
-    are_words = isinstance(encoding.offsets, AsciiOffsets)  # the word tokenizer's own: nothing to look up
+    are_words = isinstance(encoding.offsets, AsciiOffsets)  # each token is a word
     splits = [] if are_words else [end for _, (_, end) in _SPLITTER.pre_tokenize_str(text)]
     fields = iter(joined.fields)
     name, offset, cleaned = next(fields)
     limit, starts, ends = offset + len(cleaned.text), cleaned.starts, cleaned.ends
     found: list[Word] = []
     before: Word | None = None
-    covered = -1  # the last of the word tokenizer's words that a token so far reached into
+    covered = -1  # number of the last word, as the word tokenizer splits, that a token has characters of
     for token, (start, end) in enumerate(offsets, at):
         if not are_words:
             while start < end and text[start].isspace():  # a subword may carry the space before it
@@ -71,8 +71,8 @@ def _put_together(
             limit, starts, ends = offset + len(cleaned.text), cleaned.starts, cleaned.ends
             before = None
         begin, finish = int(starts[start - offset]), int(ends[(end if end < limit else limit) - offset - 1])
-        goes_on = not are_words and bisect_right(splits, start) <= covered
-        if before is not None and (goes_on or begin < before.end):
+        continues = not are_words and bisect_right(splits, start) <= covered
+        if before is not None and (continues or begin < before.end):
             before.tokens.append(token)
             before.end = max(before.end, finish)
             before.plain += text[start:end]
@@ -85,7 +85,7 @@ def _put_together(
 
 
 def cut(field: str, text: str | None, words: Iterable[Word]) -> str | None:
-    """A field without the words that stand in it."""
+    """The text of a field without these words."""
     if text is None:
         return None
     kept, at = "", 0
@@ -96,7 +96,7 @@ def cut(field: str, text: str | None, words: Iterable[Word]) -> str | None:
 
 
 def token_words(words: Sequence[Word], count: int) -> list[int | None]:
-    """For each of `count` tokens the number of its word, or None."""
+    """For each of `count` tokens the index of its word, or None."""
     numbers: list[int | None] = [None] * count
     for number, word in enumerate(words):
         for token in word.tokens:

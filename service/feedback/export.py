@@ -9,9 +9,12 @@ from __future__ import annotations
 import argparse
 import codecs
 import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from models.files import atomic_write
 
 COLUMNS = ("ticket_id", "text", "team")
 MOST_CHARACTERS = 10_000_000  # of one field; more is a quote that never closes
@@ -126,13 +129,10 @@ def expect_database(url: str) -> None:
 
 
 def write_tickets(path: Path, tickets: Iterable[Mapping[str, str]]) -> None:
-    """A CSV, written beside and renamed: `--out` may be the file of `--add-to`."""
-    beside = path.with_name(f".{path.name}.writing")
-    try:
-        with beside.open("w", newline="", encoding="utf-8", errors="replace") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(tickets)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Write a CSV; `path` may be a file that was read before."""
+    with atomic_write(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
+        writer = csv.DictWriter(text, COLUMNS)
+        writer.writeheader()
+        writer.writerows(tickets)
+        text.detach()

@@ -1,6 +1,6 @@
-"""The web page: three documents' worth of static files from `web/`, and the numbers behind `/learn`.
+"""The web pages: static files from `web/`, and the numbers that `/learn` shows.
 
-Files are read when this module is imported: a request can name one of them and nothing else.
+All files are read when this module is imported, so a request can reach no other file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
     ".json": "application/json",
 }
-# Nothing inline, nothing from elsewhere, no frame around it: even markup that slipped through could not run.
+# No inline scripts, nothing from other servers, no frames: injected markup could not run.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -36,7 +36,7 @@ HEADERS = {
     "content-security-policy": POLICY,
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
-    "cache-control": "no-cache",  # ask each time; the ETag makes the answer short
+    "cache-control": "no-cache",  # revalidate each time; with the ETag that is a short 304
     "vary": "accept-encoding",
 }
 PATHS = ("/", "/learn")
@@ -57,9 +57,9 @@ class File:
 
 def _read(path: Path) -> File:
     body = path.read_bytes()
-    squeezer = zlib.compressobj(9, wbits=31)
+    compressor = zlib.compressobj(9, wbits=31)
     etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-    return File(CONTENT_TYPES[path.suffix], body, squeezer.compress(body) + squeezer.flush(), etag)
+    return File(CONTENT_TYPES[path.suffix], body, compressor.compress(body) + compressor.flush(), etag)
 
 
 FILES = {path.name: _read(path) for path in sorted(WEB.iterdir()) if path.suffix in CONTENT_TYPES}
@@ -83,7 +83,7 @@ async def page(request: Request) -> Response:
 
 @router.get("/learn")
 async def learn_page(request: Request) -> Response:
-    """The two explorers."""
+    """The attention lesson."""
     return _serve(request, FILES["learn.html"])
 
 
@@ -97,7 +97,7 @@ async def asset(request: Request, name: str) -> Response:
 
 @router.get("/learn/numbers")
 async def learn_numbers() -> Response:
-    """The walk through the formula and the measured figures per key size."""
+    """The steps of the formula and the figures per key size."""
     return _json(lesson.numbers())
 
 
@@ -114,7 +114,7 @@ def _json(document: Any) -> Response:
 
 
 def install(app: FastAPI, _: Service) -> None:
-    """Add the pages; nobody needs a key to look at them."""
+    """Add the pages, which need no API key."""
     app.include_router(router)
     rules: Any = app.rules  # type: ignore[attr-defined]
     rules.open(*PATHS, *(prefix + "*" for prefix in PREFIXES))

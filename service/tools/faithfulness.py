@@ -1,13 +1,13 @@
 """How faithful word attributions are, measured: `python -m service.tools.faithfulness`.
 
-An attribution is faithful if what it ranks first is what the network needs. As in the ERASER benchmark
-(DeYoung et al. 2020), the top 5, 10, 20 and 50 % of a ticket's tokens are taken out, and kept alone:
+An attribution is faithful if the network needs the tokens that it ranks first. As in the ERASER benchmark
+(DeYoung et al. 2020), the top 5, 10, 20 and 50 % of a ticket's tokens are removed, and kept alone:
 
     comprehensiveness  fall of the chosen team's probability without them, mean over the shares; high is good
-    sufficiency        its fall with nothing but them; low is good
+    sufficiency        its fall with only them; low is good
 
-Beside each the time it takes, and at the end what an explanation costs over HTTP. The gradient methods need
-torch and come from `training.export.gradients` where that can be imported.
+The time of each method is measured too, and the time of an explanation over HTTP. The gradient methods need
+torch and come from `training.export.gradients` if that can be imported.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Score:
 
 
 class Methods:
-    """Attributions of one bundle: each takes ids and contrast (teams,) and gives one number per token."""
+    """Attributions of one bundle: each takes ids and contrast (teams,), and returns a number per token."""
 
     def __init__(self, runtime: Runtime, seed: int = 0) -> None:
         self.runtime = runtime
         self.generator = np.random.default_rng(seed)
 
     def all(self) -> dict[str, Attribution]:
-        """By name, those that need nothing but the bundle."""
+        """The methods that need only the bundle, by name."""
         found: dict[str, Attribution] = {}
         if explain.has_effects(self.runtime):
             found["decomposition"] = self.decomposition
@@ -233,7 +233,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def gradient_methods(module: str, bundle: Path) -> dict[str, Attribution]:
-    """What a module's `candidates(bundle)` gives; nothing, with a remark, where it cannot be imported."""
+    """The methods of a module's `candidates(bundle)`; none, with a message, if it cannot be imported."""
     try:
         found: dict[str, Attribution] = importlib.import_module(module).candidates(bundle)
         return found
