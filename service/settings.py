@@ -11,6 +11,7 @@ import ipaddress
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -229,8 +230,8 @@ def misspelt(environment: Iterable[str]) -> list[str]:
 
 
 def table() -> str:
-    """The settings as a Markdown table: variable, default, meaning."""
-    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    """The settings as a Markdown list: variable, default, meaning; lines under 120 characters."""
+    lines: list[str] = []
     for name, field in Settings.model_fields.items():
         default = field.default
         if isinstance(default, SecretStr):
@@ -240,12 +241,15 @@ def table() -> str:
         shown = (
             "" if default in (None, "") else str(default).lower() if isinstance(default, bool) else default
         )
-        rows.append(f"| `LARKFIELD_{name.upper()}` | {shown} | {field.description} |")
-    return "\n".join(rows)
+        entry = f"- `LARKFIELD_{name.upper()}` ({shown or 'empty'}): {field.description}"
+        lines += textwrap.wrap(
+            entry, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+    return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table, or put it where a Markdown file has `<!-- settings -->` … `<!-- /settings -->`."""
+    """Print the list, or write it between `<!-- settings -->` and `<!-- /settings -->` of a Markdown file."""
     if not arguments:
         print(table())
         return
