@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     max_batch_body_bytes: int = Field(8_388_608, ge=1024, description="Largest body of POST /route/batch.")
     max_connections: int = Field(4096, ge=1, description="Open connections per worker; beyond it 503.")
     max_queue: int = Field(
-        128, ge=1, description="Tickets that may wait for the engine, per worker; beyond it 503."
+        128, ge=1, description="Tickets accepted and not yet answered, per worker; beyond it 503."
     )
     max_explanations: int = Field(
         4, ge=1, description="Explanations waiting or running, per worker; beyond it 503."
@@ -96,11 +96,6 @@ class Settings(BaseSettings):
         ge=0,
         description="Padded tokens that are run between two looks at the connections; longer tickets go to a "
         "thread of their own.",
-    )
-    handoff: Literal["auto", "always", "never"] = Field(
-        "auto",
-        description="Whether a thread runs tickets too: auto = when several wait and cores outnumber "
-        "workers, always = it runs all of them.",
     )
     intra_op_threads: int = Field(1, ge=1, le=256, description="Threads inside one run of the graph.")
 

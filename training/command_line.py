@@ -2,7 +2,9 @@
 
 import argparse
 import math
+import signal
 import sys
+import threading
 from collections.abc import Callable
 
 REFUSED = 2  # exit code: something given cannot be used; argparse ends with it, too
@@ -12,7 +14,12 @@ INTERRUPTED = 130  # as a shell counts it
 def guarded(
     program: str, command: Callable[[], int], *expected: type[Exception], stopped: str = "stopped"
 ) -> int:
-    """Run a command; `expected` errors and those of the system end it with their message, as does Ctrl-C."""
+    """Run a command; `expected` errors and those of the system end it with their message, as does Ctrl-C.
+
+    Some parents (`nohup`, a CI system) let their children ignore Ctrl-C, so its handler is installed here.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return command()
     except OSError as error:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.keys import presented
 from service.api.problems import Problem, problem_of
-from service.http.response import Headers, rendered, request_id_of, send_whole, with_common
+from service.http.response import Headers, rendered, request_id_of, with_common
 from service.inference.service import Answer, Service
 from service.observe.logs import stamp
 
@@ -64,7 +64,6 @@ class Exchange:
         self._service = service
         self._receive = receive
         self._send = send
-        self._start: Message | None = None
         self._left = 0
         self.limit_bytes: int | None = None
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -100,37 +99,21 @@ class Exchange:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def send(self, message: Message) -> None:
-        """Send a part of the response, with the common headers.
-
-        A start with a content length waits for the body, so that both are sent in one write.
-        """
+        """Send a part of the response, with the common headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            given = message.get("headers", [])
-            message = {**message, "headers": with_common(given, self.request_id, self._service.draining)}
-            if any(name.lower() == b"content-length" for name, _ in given):
-                self._start = message
-                return
-        elif self._start is not None:
-            start, self._start = self._start, None
-            if not message.get("more_body") and send_whole(
-                self._send, start["status"], start["headers"], message.get("body", b"")
-            ):
-                return
-            await self._send(start)
+            headers = with_common(message.get("headers", []), self.request_id, self._service.draining)
+            message = {**message, "headers": headers}
         await self._send(message)
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole response."""
-        self.status = status
-        headers = with_common(headers, self.request_id, self._service.draining)
-        if not send_whole(self._send, status, headers, body):
-            await self._send({"type": "http.response.start", "status": status, "headers": headers})
-            await self._send({"type": "http.response.body", "body": body})
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
 
     async def respond_problem(self, problem: Problem) -> None:
         """Send a problem. If a response has begun, only the end of the connection can tell: it is raised."""
-        if self.status and self._start is None:
+        if self.status:
             raise problem
         headers, body = rendered(problem, self.request_id)
         await self.respond(problem.status, headers, body)

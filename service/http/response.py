@@ -7,8 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from starlette.types import Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from service.api.problems import CONTENT_TYPE, Problem
 
@@ -57,29 +56,3 @@ def encoded(status: int, headers: Headers, body: bytes) -> bytes:
     """A whole HTTP/1.1 response; `headers` must be valid and include the content length."""
     lines = [part for name, value in headers for part in (name, b": ", value, b"\r\n")]
     return b"".join((STATUS_LINE[status], *lines, b"\r\n", body))
-
-
-def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> bool:
-    """Send a response in one write; uvicorn takes two, and checks each header by itself.
-
-    False, and nothing sent, if `send` is not uvicorn's own (a middleware wants to see the response), if the
-    client is gone or reads too slowly, or for a HEAD request, whose response has no body.
-    """
-    cycle = getattr(send, "__self__", None)
-    if not isinstance(cycle, RequestResponseCycle):
-        return False
-    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started:
-        return False
-    if cycle.scope["method"] == "HEAD":
-        return False
-    if CLOSE in headers:
-        cycle.keep_alive = False
-    elif not cycle.keep_alive:
-        headers = [*headers, CLOSE]
-    cycle.response_started = cycle.response_complete = True
-    cycle.transport.write(encoded(status, [*cycle.default_headers, *headers], body))
-    cycle.message_event.set()
-    if not cycle.keep_alive:
-        cycle.transport.close()
-    cycle.on_response()
-    return True

@@ -163,9 +163,7 @@ class Engine:
         self._long = BatchQueue("larkfield-long")
         self._explanations = DeadlineExecutor("explanations", metrics)
         self._long_texts = DeadlineExecutor("long_texts", metrics)
-        spare_cores = (os.cpu_count() or 1) > settings.workers
-        self._hand_off = settings.handoff == "always" or (settings.handoff == "auto" and spare_cores)
-        self._inline = settings.handoff != "always"  # whether the event loop's thread may run the graph
+        self._spare_core = usable_cores() > settings.workers
 
     @property
     def depth(self) -> int:
@@ -224,10 +222,10 @@ class Engine:
         queue = self._batches
         if not queue.jobs:
             return
-        here = self._inline and (not self._hand_off or queue.jobs[0].runtime.provider == "CPU")
-        if self._hand_off and (len(queue.jobs) > 1 or not here):
+        on_gpu = queue.jobs[0].runtime.provider != "CPU"
+        if on_gpu or (self._spare_core and len(queue.jobs) > 1):
             self._start(queue)
-        if not here:
+        if on_gpu:
             return
         with queue.lock:
             runs = queue.take(self._settings.inline_tokens)
@@ -315,6 +313,11 @@ def run_jobs(run: list[Job]) -> np.ndarray | Exception:
     for job in run:
         job.began, job.ended = began, ended
     return outcome
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def late() -> Problem:

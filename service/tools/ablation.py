@@ -33,12 +33,6 @@ def _short_path() -> None:
     Middleware.__init__ = without_direct  # type: ignore[method-assign]
 
 
-def _one_write() -> None:
-    from service.http import middleware
-
-    middleware.send_whole = lambda *_: False
-
-
 def _log_thread() -> None:
     import orjson
 
@@ -62,8 +56,10 @@ def _direct_metrics() -> None:
     DirectMetric.inc, DirectMetric.observe = inc, observe  # type: ignore[method-assign]
 
 
-def _hand_off() -> None:
-    os.environ["LARKFIELD_HANDOFF"] = "never"
+def _second_thread() -> None:
+    from service.inference import queue
+
+    queue.usable_cores = lambda: 1
 
 
 def _ascii_words() -> None:
@@ -87,10 +83,9 @@ def _frozen_objects() -> None:
 MECHANISMS: dict[str, Callable[[], None]] = {
     "nothing": lambda: None,
     "own path for /route": _short_path,
-    "one-write responses": _one_write,
     "log writer thread": _log_thread,
     "direct metrics writing": _direct_metrics,
-    "hand-off thread": _hand_off,
+    "second thread for batches": _second_thread,
     "ASCII tokenizer": _ascii_words,
     "run on the event loop": _run_on_loop,
     "frozen garbage collection": _frozen_objects,

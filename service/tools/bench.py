@@ -120,7 +120,7 @@ def workers(bundle: Path, script: Path, rounds: int) -> dict[str, float]:
     cores = os.cpu_count() or 1
     load = str(cores - 1) if cores > 2 else None
     cases: dict[str, tuple[dict[str, Any], str | None]] = {
-        "1 worker, pinned to one core": ({"workers": 1, "handoff": "never"}, "0"),
+        "1 worker, pinned to one core": ({"workers": 1}, "0"),
         "1 worker, all cores": ({"workers": 1}, None),
         "2 workers, all cores": ({"workers": 2}, None),
     }
@@ -132,17 +132,6 @@ def workers(bundle: Path, script: Path, rounds: int) -> dict[str, float]:
                 wrk(server.port, script, 32, 1, load)
                 seen[name].append(wrk(server.port, script, 32, 4, load).per_second)
     return {name: median(values) for name, values in seen.items()}
-
-
-def handoff(bundle: Path, script: Path) -> dict[str, tuple[float, float]]:
-    """p50 at 1 connection and requests per second at 16, by where batches run."""
-    rows = {}
-    for how in ("never", "auto", "always"):
-        with router(bundle=bundle, handoff=how) as server:
-            wrk(server.port, script, 16, 1)
-            one, many = wrk(server.port, script, 1, 2), wrk(server.port, script, 16, 3)
-            rows[how] = (one.p50_ms, many.per_second)
-    return rows
 
 
 def long_memory(bundle: Path, script: Path, requests: int) -> tuple[float, float]:
@@ -231,9 +220,6 @@ def main() -> int:
         print(", ".join(f"{tokens}: {ms:.2f}" for tokens, ms in by_length.items()))
         print("p50 by explain level at 55 tokens, ms: ", end="")
         print(", ".join(f"{level} {ms:.2f}" for level, ms in by_level.items()), flush=True)
-        print("Where batches run (p50 at 1, requests/s at 16): ", end="")
-        rows = handoff(bundle, script).items()
-        print(", ".join(f"{how}: {one:.2f} ms, {rate:,.0f}" for how, (one, rate) in rows), flush=True)
         scale = workers(bundle, script, arguments.rounds)
         print("Requests/s at 32 connections: ", end="")
         print(", ".join(f"{name}: {rate:,.0f}" for name, rate in scale.items()), flush=True)

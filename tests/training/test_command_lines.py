@@ -391,6 +391,7 @@ def test_a_small_file_is_told_what_it_cannot_show(tickets_csv, tmp_path, capsys)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as Unix knows them")
 def test_ctrl_c_ends_with_a_word_and_not_with_a_traceback(tickets_csv, tmp_path):
+    """Also where the parent ignores SIGINT, as nohup and some CI systems do."""
     command = [
         sys.executable,
         "-m",
@@ -403,7 +404,12 @@ def test_ctrl_c_ends_with_a_word_and_not_with_a_traceback(tickets_csv, tmp_path)
     command += ["--epochs", "10000", "--report", "none", "--out", str(tmp_path / "o")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     checkpoint = tmp_path / ".o.training" / "checkpoint.pt"
     try:

@@ -15,6 +15,7 @@ import pytest
 from models.tokenizer import Encoding
 from service.api.problems import Problem
 from service.api.schema import RouteRequest
+from service.inference import queue
 from service.inference.admission import LONG_TEXT, Admission
 from service.inference.queue import PADDING_WORTH_A_RUN, Engine, Job, split
 from service.inference.runtime import Runtime, pad
@@ -48,6 +49,12 @@ def encoding(tokens: int) -> Encoding:
     return Encoding([2] * tokens, [(0, 1)] * tokens, "x", 0, tokens)
 
 
+@pytest.fixture(autouse=True)
+def no_spare_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches run on the event loop's thread, unless a test says otherwise."""
+    monkeypatch.setattr(queue, "usable_cores", lambda: 1)
+
+
 @pytest.fixture
 def metrics() -> Metrics:
     return Metrics()
@@ -61,7 +68,7 @@ def run(metrics: Metrics, body: Body, graph: Graph | None = None, **settings: An
     graph = graph or Graph()
 
     async def main() -> None:
-        engine = Engine(Settings(**{"handoff": "never", **settings}), metrics)
+        engine = Engine(Settings(**settings), metrics)
         try:
             await asyncio.wait_for(body(engine, cast(Runtime, graph)), 60)
         finally:
@@ -164,6 +171,7 @@ def test_a_ticket_of_a_batch_waits_for_its_place(metrics: Metrics) -> None:
 
 def test_a_deadline_ends_the_wait_and_frees_the_place(metrics: Metrics) -> None:
     graph = Graph()
+    graph.provider = "CUDA"
     graph.gate.clear()
 
     async def body(engine: Engine, graph: Any) -> None:
@@ -180,7 +188,7 @@ def test_a_deadline_ends_the_wait_and_frees_the_place(metrics: Metrics) -> None:
         graph.gate.set()
         assert await logits([running, *after]) == [5, 7]
 
-    run(metrics, body, graph, handoff="always", inline_tokens=0, max_queue=2)
+    run(metrics, body, graph)
     assert (2, 5) not in graph.runs, "a ticket whose deadline passed was run all the same"
 
 
@@ -206,7 +214,7 @@ def test_a_long_ticket_blocks_nobody(metrics: Metrics) -> None:
 def test_a_thread_and_the_event_loop_share_what_waits(
     metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(queue, "usable_cores", lambda: 2)
     here = threading.current_thread().name
 
     class Shared(Graph):
@@ -226,19 +234,21 @@ def test_a_thread_and_the_event_loop_share_what_waits(
             await asyncio.sleep(0.001)
         assert await logits(submit(engine, graph, 70)) == [70]
 
-    run(metrics, body, graph, handoff="auto", inline_tokens=120)
+    run(metrics, body, graph, inline_tokens=120)
     by_thread = list(zip(graph.threads, graph.runs, strict=True))
     assert sum(tickets for name, (tickets, _) in by_thread if name.startswith("larkfield-batch")) >= 2
     assert sum(tickets for name, (tickets, _) in by_thread if name == here) >= 3
     assert by_thread[-1] == (here, (1, 70))  # a ticket alone is not handed over
 
 
-def test_all_runs_are_in_the_thread_if_that_is_wanted(metrics: Metrics) -> None:
+def test_a_gpu_is_waited_for_in_a_thread(metrics: Metrics) -> None:
     async def body(engine: Engine, graph: Any) -> None:
         assert await logits(submit(engine, graph, *[60] * 8)) == [60] * 8
         assert await logits(submit(engine, graph, 70)) == [70]
 
-    graph = run(metrics, body, handoff="always")
+    graph = Graph()
+    graph.provider = "CUDA"
+    run(metrics, body, graph)
     assert all(name.startswith("larkfield-batch") for name in graph.threads)
 
 
