@@ -1,1 +1,1 @@
-"""The network, the text it reads and the bundle it travels in. Only `network` needs torch."""
+"""Text cleaning, tokenizer, network, decision and the bundle. Only `network` and `multihead` need torch."""

@@ -1,15 +1,14 @@
-"""The bundle: a folder that is the only thing to pass from training to serving.
+"""The bundle: the folder that training writes and serving reads.
 
     model.onnx       the network
     tokenizer.json   text to ids
-    config.json      what else serving must know, and the sha256 of every other file
+    config.json      teams, thresholds and other settings of serving; the sha256 of every other file
     MODEL_CARD.md    what it was trained on, how good it is and where it fails
-    report.html, report.json   may lie beside
+    report.html, report.json   optional
 
-A bundle is written into a temporary folder, flushed to disk and renamed into place. A reader opens the
-folder once, checks every byte against config.json (which seals itself with a digest of its own bytes),
-runs the graph once, and refuses anything else with a `BundleError` that names the file and the reason.
-Nothing is pickled.
+A bundle is written into a temporary folder, flushed to disk and renamed into place. A reader opens the folder
+once, checks every file against its sha256 in config.json (which contains a digest of itself), and runs the
+graph once. An invalid bundle raises `BundleError` with the file and the reason. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class BundleError(ValueError):
-    """A folder that is not a bundle, or not a sound one: the file and the reason."""
+    """The folder is not a valid bundle; `file` and `reason` say why."""
 
     def __init__(self, file: str | os.PathLike[str], reason: str) -> None:
         super().__init__(f"{os.fspath(file)}: {reason}")
@@ -56,10 +55,10 @@ class _Strict(BaseModel):
 
 
 class Thresholds(_Strict):
-    """When a ticket may be routed without a person.
+    """When a ticket is routed without a person.
 
-    `confidence` was chosen on validation data so that routed tickets are right with at least the share
-    `precision` (a lower confidence bound); `coverage` is the share of validation tickets that clear it.
+    `confidence` was chosen on validation tickets so that at least the share `precision` of routed tickets is
+    right (a lower confidence bound); `coverage` is the share of validation tickets that reach it.
     """
 
     confidence: Share
@@ -75,7 +74,7 @@ class BundleConfig(_Strict):
     version: Annotated[str, Field(min_length=1, max_length=200)]
     teams: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=2)]
     max_tokens: Annotated[int, Field(ge=1)]
-    window: Annotated[int, Field(ge=0)] = 0  # tokens that the graph reads at a time (models.windows); 0: all
+    window: Annotated[int, Field(ge=0)] = 0  # tokens per window (models.windows); 0: no windows
     vocab_size: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
     thresholds: Thresholds
@@ -119,11 +118,11 @@ def write_bundle(
     model_card: str,
     reports: Mapping[str, str] | None = None,
 ) -> BundleConfig:
-    """Write a bundle so that `folder` holds the old one or the new one, whole, at every moment.
+    """Write a bundle atomically: at every moment `folder` holds the whole old or the whole new bundle.
 
-    `reports` maps "report.html" and "report.json" to their content. An existing folder is replaced only
-    if it is empty or a bundle. Returns the config as written; BundleError where the result would not
-    verify or the folder must not be replaced, and then nothing has changed.
+    `reports` maps "report.html" and "report.json" to their content. An existing folder is replaced only if it
+    is empty or a bundle. Returns the config as written. BundleError if the bundle does not verify or the
+    folder may not be replaced; nothing has changed then.
     """
     target = Path(folder)
     files: dict[str, bytes] = {
@@ -154,9 +153,9 @@ def write_bundle(
 
 
 def seal(config: BundleConfig) -> tuple[bytes, BundleConfig]:
-    """The bytes of config.json with a digest of themselves inside, and the config that says so.
+    """The bytes of config.json and the config with its digest.
 
-    The digest is the sha256 of the file with 64 zeros where the digest stands.
+    The digest is the sha256 of the file with 64 zeros in place of the digest.
     """
     blank = config.model_copy(update={"digest": UNSEALED})
     data = json.dumps(blank.model_dump(), indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
@@ -166,7 +165,7 @@ def seal(config: BundleConfig) -> tuple[bytes, BundleConfig]:
 
 
 def check_replaceable(target: Path) -> None:
-    """BundleError where `target` is anything but an empty folder, a bundle or a name not taken."""
+    """BundleError unless `target` is an empty folder, a bundle or a new name."""
     if target.is_symlink():
         raise BundleError(target, "is a symbolic link; name the folder that the bundle should be written to")
     if not target.exists():
@@ -176,7 +175,8 @@ def check_replaceable(target: Path) -> None:
     others = sorted({path.name for path in target.iterdir()} - {CONFIG, *REQUIRED, *OPTIONAL})
     if others:
         raise BundleError(
-            target, f"holds {others[0]!r}, which is no part of a bundle: it will not be replaced"
+            target,
+            f"holds {others[0]!r}, which is not part of a bundle; choose another folder",
         )
 
 
@@ -188,7 +188,7 @@ def _write_through(path: Path, data: bytes) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Make the names in a folder outlive a power cut; platforms that cannot open folders need not."""
+    """Flush the directory entries to disk, on platforms that can open a folder."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -233,7 +233,7 @@ def load_bundle(
     session_options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
 ) -> Bundle:
-    """Read, verify and open a bundle. What is checked is what is run: each file is read once."""
+    """Read, verify and open a bundle. Each file is read once: the verified bytes are those that run."""
     files = _read_files(Path(folder))
     if CONFIG not in files:
         raise BundleError(CONFIG, f"is missing from {os.fspath(folder)}")
@@ -251,9 +251,9 @@ def load_bundle(
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
-    """Every file of the folder that is not hidden, all of one moment.
+    """The content of every file that is not hidden, from one version of the folder.
 
-    A folder that was replaced while it was read may have lost files meanwhile: then the new one is read.
+    If the folder is replaced during reading, the new one is read instead.
     """
     for _ in range(10):
         descriptor = _open_folder(folder)
@@ -262,10 +262,10 @@ def _read_files(folder: Path) -> dict[str, bytes]:
             if os.path.samestat(os.fstat(descriptor), folder.stat()):
                 return files
         except FileNotFoundError:
-            pass  # it went while it was read: the same case, seen earlier
+            pass  # the folder was replaced during reading
         finally:
             os.close(descriptor)
-    raise BundleError(folder, "is being replaced again and again")
+    raise BundleError(folder, "changed during each of 10 attempts to read it; try again")
 
 
 def _open_folder(folder: Path) -> int:
@@ -281,7 +281,7 @@ def _open_folder(folder: Path) -> int:
 
 def _read_listed(folder: int) -> dict[str, bytes]:
     names = sorted(name for name in os.listdir(folder) if name[0] != ".")
-    if CONFIG not in names:  # some other folder: what lies there is not read
+    if CONFIG not in names:  # not a bundle: do not read its files
         return {}
     return {name: _read_file(name, folder) for name in names}
 
@@ -329,7 +329,7 @@ def _open_tokenizer(data: bytes, config: BundleConfig) -> Tokenizer:
 
 
 def quiet_options() -> onnxruntime.SessionOptions:
-    """Default options, without the warning that `with_attention` has a default value: it is meant to."""
+    """Default options without the warning about the default value of `with_attention`, which is intended."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     return options

@@ -1,7 +1,7 @@
-"""The commonest short words of many languages that share the Latin script.
+"""The commonest function words of many languages in the Latin script.
 
-They hold a text together whatever it is about, so a handful of them tells the language of a ticket of a
-few words, and needs no model. Other scripts tell themselves: see `script`.
+Function words occur in texts on any subject, so a few of them identify the language of a short ticket without
+a model. For other scripts, see `script`.
 """
 
 from __future__ import annotations

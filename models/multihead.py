@@ -1,7 +1,7 @@
 """Multi-head attention as the formula reads: MultiHead(X) = [head_1, ..., head_h] W_O.
 
 head_i = Attention(X W_Q⁽ⁱ⁾, X W_K⁽ⁱ⁾, X W_V⁽ⁱ⁾), each head on its own d / h of the columns. The heads'
-matrices stand side by side in one, so that a single product makes the queries of all heads. That is
+matrices are the columns of one matrix, so that one product computes the queries of all heads. There are
 4d² + 4d parameters for any number of heads.
 """
 
@@ -17,7 +17,7 @@ from kernels import attention
 
 
 class MultiHead(nn.Module):
-    """`heads` heads of size d / heads; starts from weights drawn as nn.MultiheadAttention draws them.
+    """`heads` heads of size d / heads, initialised like nn.MultiheadAttention.
 
     `dropout` is the share of attention weights dropped in training.
     """
@@ -46,7 +46,7 @@ class MultiHead(nn.Module):
         causal: bool = False,
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Let `reader` (batch, n, d) read `read` (batch, m, d), by default itself.
+        """Attend from `reader` (batch, n, d) to `read` (batch, m, d), by default to itself.
 
         Masks are those of `kernels.attention`. Returns (batch, n, d) and, if asked for, the weights
         (batch, heads, n, m) that were used, dropout included.

@@ -1,4 +1,4 @@
-"""What the tickets looked like when the bundle was made, as shares of bins.
+"""The distribution of the validation tickets, as shares of bins, to detect drift.
 
 `training` writes this summary of the validation split into `config.json`; `service.feedback.drift` compares
 live traffic with it. Only shares are kept: no ticket can be read back from them.
@@ -23,9 +23,9 @@ def shares(values: Sequence[float], edges: Sequence[float]) -> list[float]:
 def binned(values: Sequence[float]) -> dict[str, list[float]]:
     """Inner edges at the deciles of `values` (equal ones merged) and the share of each bin.
 
-    Deciles put the same weight on each bin, which is where the population stability index resolves best.
-    An edge at the smallest value would leave the bin below it empty, so it is left out; where (nearly) all
-    values are the smallest one, the only edge separates it from what is larger.
+    Deciles put the same weight on each bin, which is where the population stability index resolves best. No
+    edge lies at the smallest value, because the bin below it would be empty. If (nearly) all values are the
+    smallest one, a single edge separates it from the larger ones.
     """
     numbers = np.asarray(values, dtype=float)
     deciles = np.quantile(numbers, np.linspace(0, 1, MOST_BINS + 1)[1:-1], method="inverted_cdf")

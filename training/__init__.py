@@ -1,1 +1,1 @@
-"""From labelled tickets to a bundle: data, recipes, the loop, calibration, export, evaluation."""
+"""From labelled tickets to a bundle: data, recipes, training loop, calibration, export, evaluation."""

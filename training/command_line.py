@@ -1,4 +1,4 @@
-"""What the command lines have in common: numbers within bounds, and errors that end with one message."""
+"""Shared by the command lines: argument types with bounds, and errors that end with one message."""
 
 import argparse
 import math
@@ -7,14 +7,14 @@ import sys
 import threading
 from collections.abc import Callable
 
-REFUSED = 2  # exit code: something given cannot be used; argparse ends with it, too
-INTERRUPTED = 130  # as a shell counts it
+REFUSED = 2  # exit code for unusable input, the same as argparse's
+INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 
 
 def guarded(
     program: str, command: Callable[[], int], *expected: type[Exception], stopped: str = "stopped"
 ) -> int:
-    """Run a command; `expected` errors and those of the system end it with their message, as does Ctrl-C.
+    """Run a command; print `expected` errors, OSError and Ctrl-C as one message and return an exit code.
 
     Some parents (`nohup`, a CI system) let their children ignore Ctrl-C, so its handler is installed here.
     """

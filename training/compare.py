@@ -1,9 +1,9 @@
-"""Would a new bundle route better than the old one? Both answer the same labelled tickets.
+"""Compare two bundles on the same labelled tickets.
 
     python -m training.compare OLD NEW --data valid.csv [--json]
 
-McNemar's exact test looks only at the tickets on which one is right and the other is not: if the bundles
-were equally good, each would win such a ticket as often as a fair coin.
+McNemar's exact test uses only the tickets on which exactly one bundle is right. If both were equally good,
+each would be right on half of those.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changes between two bundles on the same tickets."""
+    """The differences between two bundles on the same tickets."""
 
     old: dict[str, Any]  # version, accuracy, coverage, routed_precision
     new: dict[str, Any]
@@ -47,7 +47,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         if self.p_value >= SIGNIFICANT:
-            return "no difference that chance does not explain"
+            return "no significant difference"
         return (
             "the new bundle is better"
             if self.only_new_right > self.only_old_right
@@ -62,7 +62,7 @@ def mcnemar(only_old: int, only_new: int) -> float:
 
 
 def compare(old: Bundle, new: Bundle, tickets: Tickets) -> Comparison:
-    """Answer every ticket with both bundles."""
+    """Compare the answers of both bundles to every ticket."""
     actual = np.array(tickets.teams)
     answers = [answer(bundle, tickets.texts) for bundle in (old, new)]
     teams = [np.array(one.teams) for one in answers]

@@ -1,4 +1,4 @@
-"""How good a bundle is on labelled tickets.
+"""Evaluate a bundle on labelled tickets.
 
 python -m training.evaluate --bundle models/larkfield --data valid.csv [--json]
 """

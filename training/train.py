@@ -46,7 +46,7 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class Run:
-    """What a training run came to."""
+    """The result of a training run."""
 
     bundle: Bundle
     dataset: Dataset
@@ -60,13 +60,16 @@ class Run:
 def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "texts") -> Run | None:
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
-    `report`: "texts" shows tickets, "ids" only names them, "none" skips what is not about the bundle itself.
-    Of several processes (`training.fit.distributed`) only the first goes on after training.
+    `report`: "texts" shows tickets, "ids" only their ids; "none" skips baselines, robustness and label
+    errors. With several processes (`training.fit.distributed`), ranks above 0 return None after training.
     """
     teacher = find_teacher(recipe)
     tokenizer = make_tokenizer(dataset, recipe, teacher)
     if tokenizer.vocab_size <= UNKNOWN_ID + 1:
-        raise DataError(f"no word comes {recipe.min_count} times in the training tickets: nothing to learn")
+        raise DataError(
+            f"no word comes {recipe.min_count} times in the training tickets; "
+            "add tickets or lower the recipe's min_count"
+        )
     print(outline(recipe, teacher is not None))
     work = out.with_name(f".{out.name}.training")
     network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher)
@@ -98,9 +101,9 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "t
 
 
 def write_suspects(out: Path, dataset: Dataset, checks: Checks, texts: bool) -> None:
-    """The suspected label errors as a CSV beside the bundle, to correct and feed back.
+    """Write the suspected label errors as a CSV beside the bundle, for a person to correct.
 
-    What a person filled in to an earlier one stays in it: `--corrections` may name this very file.
+    Corrections that a person already made in the file are kept; `--corrections` may name the same file.
     """
     path = label_errors(out)
     done = corrections_in(path) if path.exists() else []
@@ -113,7 +116,7 @@ def label_errors(out: Path) -> Path:
 
 
 def check_out(out: Path, name: str) -> None:
-    """Refuse, before anything is trained, a place where the bundle could not be written in the end."""
+    """BundleError before training if the bundle could not be written to `out` afterwards."""
     if not 1 <= len(name) <= LONGEST_NAME:
         raise BundleError(out, f"a bundle's name has 1 to {LONGEST_NAME} characters, this one {len(name)}")
     check_replaceable(out)
@@ -126,20 +129,20 @@ def check_out(out: Path, name: str) -> None:
 
 
 def outline(recipe: Recipe, with_encoder: bool) -> str:
-    """What comes; without a terminal the end of the first epoch is the first sign of life."""
+    """The steps of the run: without a terminal, the next output is the end of the first epoch."""
     steps = [
         f"{'at most ' if recipe.max_train_tokens else ''}{recipe.epochs} epochs",
         "calibration and checks",
     ]
     if recipe.teacher == "encoder" and with_encoder:
-        steps.insert(0, "a sentence encoder reads the tickets (a few minutes without a word)")
+        steps.insert(0, "a sentence encoder reads the tickets (a few minutes without output)")
     elif recipe.teacher != "none":
-        steps.insert(0, "word counts learn the tickets")
+        steps.insert(0, "word-count models are fitted")
     return f"recipe {recipe.name}: {', then '.join(steps)}"
 
 
 def synthetic_tickets(out: Path, count: int, seed: int) -> Path:
-    """Tickets for a machine that has none, written beside the bundle so that a person can read them."""
+    """Write synthetic tickets beside the bundle, so that a person can read them; returns the file."""
     path = out.with_name(f"{out.name}.tickets.csv")
     write_csv(path, generate(count, seed))
     print(f"no --data: {count:,} synthetic tickets written to {path.name}")
@@ -147,7 +150,7 @@ def synthetic_tickets(out: Path, count: int, seed: int) -> Path:
 
 
 def add_synthetic(dataset: Dataset, count: int, seed: int) -> Tickets:
-    """The training tickets with `count` synthetic ones behind them; only for Larkfield's teams."""
+    """The training tickets followed by `count` synthetic ones; DataError for teams other than Larkfield's."""
     written = generate(count, seed)
     strange = sorted({ticket.team for ticket in written} - set(dataset.teams))
     if strange:
@@ -166,7 +169,7 @@ def add_synthetic(dataset: Dataset, count: int, seed: int) -> Tickets:
 
 
 def summary(result: Run) -> str:
-    """What a person wants to know at the end of a run."""
+    """The figures that are printed at the end of a run."""
     evaluation = result.evaluation
     lines = [
         f"{'':30} {'right':>7} {'accuracy':>9} {'macro-F1':>9}",
@@ -193,7 +196,7 @@ def summary(result: Run) -> str:
             + (f" ({result.checks.doubt})" if result.checks.doubt else "")
         )
     elif result.checks.baselines:
-        lines.append("no training ticket looks as if it were labelled wrongly")
+        lines.append("no suspected label errors in the training tickets")
     return "\n".join(lines)
 
 
@@ -284,12 +287,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(options: argparse.Namespace) -> int:
-    """What the flags ask for; 0 when the bundle is written."""
+    """Run the training that the flags describe; returns the exit code."""
     changes = {
         name: getattr(options, name) for name in ("epochs", "seed") if getattr(options, name) is not None
     }
     if options.epochs is not None:
-        changes["max_train_tokens"] = 0  # as many as asked for, however long they take
+        changes["max_train_tokens"] = 0  # --epochs overrides the token budget
     recipe = load_recipe(options.recipe, **changes)
     out = options.out.resolve()
     name = options.name if options.name is not None else out.name

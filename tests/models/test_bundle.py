@@ -309,7 +309,7 @@ def test_writes_into_an_empty_folder_and_makes_parents(tmp_path: Path, contents:
 def test_never_replaces_a_folder_that_is_no_bundle(tmp_path: Path, contents: Contents) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home/thesis.txt").write_text("years of work")
-    with pytest.raises(BundleError, match=r"'thesis.txt'.*will not be replaced"):
+    with pytest.raises(BundleError, match=r"'thesis.txt'.*choose another folder"):
         write_bundle(tmp_path / "home", **contents())
     with pytest.raises(BundleError, match="is a file"):
         write_bundle(tmp_path / "home/thesis.txt", **contents())

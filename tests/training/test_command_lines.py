@@ -380,7 +380,7 @@ def test_a_small_file_is_told_what_it_cannot_show(tickets_csv, tmp_path, capsys)
     told = "9 validation tickets are too few to show that 99% of the routed ones are right"
     assert told in printed
     assert "recipe baseline: 12 epochs, then" in printed
-    assert "no training ticket looks as if it were labelled wrongly" in printed
+    assert "no suspected label errors in the training tickets" in printed
     report = json.loads((out / "report.json").read_text())
     assert report["thresholds"]["confidence"] >= 0.99
     assert report["validation"]["coverage"] == 0

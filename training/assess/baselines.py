@@ -1,4 +1,4 @@
-"""What word counts alone achieve on the same split: the bar that a transformer has to clear.
+"""Word-count baselines on the same split as the transformer.
 
 TF-IDF of words and word pairs with logistic regression, and TF-IDF of words and character n-grams with a
 linear support vector machine.
@@ -18,7 +18,7 @@ from sklearn.svm import LinearSVC
 
 from training.data.dataset import Tickets
 
-# Word counts have learned what they can from this many tickets, and memory stays bounded.
+# More tickets hardly improve word counts, and this bounds memory.
 MOST_TICKETS = 20_000
 
 

@@ -1,4 +1,4 @@
-"""What a run measures beside the router itself, so that nobody is fooled."""
+"""Checks of a training run: baselines, robustness and label errors."""
 
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ class Checks:
 
     @property
     def doubt(self) -> str:
-        """What weakens the suspicion of wrong labels: those who raise it are often wrong themselves."""
+        """Why the suspicions are unreliable: the word-count models that raise them are often wrong."""
         wrong = 1 - max((baseline.accuracy for baseline in self.baselines), default=1.0)
         if wrong < OFTEN_WRONG or not self.suspects:
             return ""

@@ -1,4 +1,4 @@
-"""How good a bundle is on labelled tickets, read exactly as serving reads them.
+"""Evaluates a bundle on labelled tickets, with the functions that serving uses.
 
 Clean, tokenize, run the ONNX graph, decide: the same functions in the same order as in `service`.
 """
@@ -22,7 +22,7 @@ PIECE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What serving says about one ticket, without its probabilities."""
+    """The answer to one ticket, without its probabilities."""
 
     team: str
     confidence: float
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a bundle says about each ticket, in the order of the tickets."""
+    """A bundle's answers, in the order of the tickets."""
 
     logits: np.ndarray  # (tickets, teams) float32
     tickets: list[Answer]
@@ -80,7 +80,7 @@ class Evaluation:
 
 
 def answer(bundle: Bundle, texts: Sequence[str]) -> Answers:
-    """Route cleaned texts through tokenizer, graph and decision, PIECE of them at a time."""
+    """Answer cleaned texts, in chunks of PIECE."""
     logits: list[np.ndarray] = []
     tickets: list[Answer] = []
     for start in range(0, len(texts), PIECE):
@@ -97,7 +97,7 @@ def _answer(logits: np.ndarray, encoding: Encoding, config: BundleConfig) -> Ans
 
 
 def run_graph(bundle: Bundle, tokens: TokenIds) -> np.ndarray:
-    """Logits (tickets, teams), computed in batches of about equally long tickets."""
+    """Logits (tickets, teams), computed in batches of similar length."""
     logits = np.zeros((len(tokens), len(bundle.config.teams)), dtype=np.float32)
 
     def run(input_ids: np.ndarray) -> np.ndarray:
@@ -110,12 +110,12 @@ def run_graph(bundle: Bundle, tokens: TokenIds) -> np.ndarray:
 
 
 def evaluate(bundle: Bundle, tickets: Tickets) -> Evaluation:
-    """Answer every ticket and compare with the team it is labelled with."""
+    """Answer every ticket and compare the answers with the labels."""
     return assess(answer(bundle, tickets.texts), tickets, bundle.config.teams)
 
 
 def assess(answers: Answers, tickets: Tickets, teams: Sequence[str]) -> Evaluation:
-    """The figures of given answers."""
+    """The figures of `answers` to labelled `tickets`."""
     predicted, actual = np.array(answers.teams), np.array(tickets.teams)
     correct, routed = predicted == actual, answers.routed
     per_team = {team: _score(predicted == team, actual == team) for team in teams}

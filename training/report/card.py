@@ -10,7 +10,7 @@ from training.data.dataset import Dataset
 
 
 def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, checks: Checks) -> str:
-    """Markdown for a reader who has to decide whether to use the bundle."""
+    """The model card in Markdown."""
     at_least = float(precision_bound(np.array(evaluation.correct), np.array(evaluation.tickets)))
     warning = caution(config.thresholds, evaluation.tickets)
     precision = f"; at least {config.thresholds.precision:.1%} of these are right (lower bound at 95 %)"
@@ -22,7 +22,7 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
         "Reads the first message of a support ticket and names the team that should answer it: "
         + ", ".join(config.teams[:20])
         + (f" and {len(config.teams) - 20} more" if len(config.teams) > 20 else "")
-        + ". A two-block transformer encoder; it was trained on the tickets below and knows nothing else.",
+        + ". A two-block transformer encoder; trained on the tickets below.",
         "",
         "## Trained on",
         f"- {len(dataset.train):,} tickets of {dataset.train.file}, sha256 of ids, texts and teams "
@@ -65,7 +65,7 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
 
 
 def in_table(name: str) -> str:
-    """A name that cannot end its cell of a Markdown table, nor begin HTML."""
+    """A name escaped for a cell of a Markdown table."""
     return name.replace("|", r"\|").replace("<", "&lt;")
 
 
@@ -77,8 +77,8 @@ def _beside(evaluation: Evaluation, checks: Checks) -> list[str]:
     rows = [("transformer", evaluation.correct, evaluation.macro_f1)]
     rows += [(one.name, one.correct, one.macro_f1) for one in checks.baselines]
     lines = [
-        "Beside word counts trained on the same tickets; typing errors: one slip in every five words; long: "
-        "the request at the start, in the middle, at the end of a story of 2,000 words.",
+        "Compared with word counts on the same tickets. Typing errors: one in every five words. Long: "
+        "the request at the start, in the middle, at the end of 2,000 words of other text.",
         "",
         f"| router | right of {evaluation.tickets:,} | macro-F1 | typing errors | long |",
         "|---|---|---|---|---|",
@@ -95,7 +95,7 @@ def _beside(evaluation: Evaluation, checks: Checks) -> list[str]:
 def _weak_spots(evaluation: Evaluation) -> list[str]:
     """The three weakest teams and styles, worst first."""
     weak = [
-        f"- team {team}: {1 - score.recall:.1%} of its {score.tickets} validation tickets go elsewhere"
+        f"- team {team}: {1 - score.recall:.1%} of its {score.tickets} validation tickets go to another team"
         for team, score in sorted(evaluation.per_team.items(), key=lambda item: item[1].recall)[:3]
         if score.tickets and score.recall < 1
     ]

@@ -34,7 +34,7 @@ def figures(
     checks: Checks,
     texts: bool,
 ) -> dict[str, Any]:
-    """Every figure of the run as plain values."""
+    """All figures of the run, as JSON values."""
     predicted = np.array(answers.teams)
     correct = predicted == np.array(dataset.valid.teams)
     edges = _length_edges(dataset.train)
@@ -121,13 +121,13 @@ def _baseline(baseline: Baseline) -> dict[str, Any]:
 
 
 def _confusions(actual: list[str], predicted: list[str]) -> list[list[Any]]:
-    """[team, predicted team, tickets] of every kind of mistake, most frequent first."""
+    """[team, predicted team, tickets] of each confusion, most frequent first."""
     wrong = Counter((a, p) for a, p in zip(actual, predicted, strict=True) if a != p)
     return [[a, p, count] for (a, p), count in wrong.most_common()]
 
 
 def _mistakes(valid: Tickets, answers: Answers, correct: np.ndarray, texts: bool) -> list[dict[str, Any]]:
-    """The mistakes that the router was surest of."""
+    """The mistakes with the highest confidence."""
     wrong = np.flatnonzero(~correct)
     worst = wrong[np.argsort(-answers.confidence[wrong], kind="stable")][:WORST_MISTAKES]
     return [

@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, nothing fetched, pictures inside with their description."""
+"""The report as one self-contained HTML page: no script, no external files, pictures with descriptions."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -55,7 +55,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], best: int | None = None) -> str:
-    """An HTML table; numbers stand right, row number `best` is set in bold."""
+    """An HTML table with right-aligned numbers and the row number `best` in bold."""
 
     def cell(value: Any, name: str) -> str:
         if isinstance(value, float):
@@ -94,7 +94,7 @@ def _summary(report: dict[str, Any]) -> str:
         f'<p class="big">{figures["correct"]:,} of {figures["tickets"]:,} validation tickets right '
         f"({figures['accuracy']:.2%}; at 95 % certainty at least {report['accuracy_at_least']:.1%} of all "
         f"such tickets). {figures['coverage']:.1%} are routed without a person"
-        + (f", {figures['routed_precision']:.2%} of those rightly" if figures["routed_precision"] else "")
+        + (f", {figures['routed_precision']:.2%} of those correctly" if figures["routed_precision"] else "")
         + f".</p><p>Trained on {data['train']['tickets']:,} tickets of {escape(data['train']['file'])} "
         f"with the recipe {escape(report['recipe']['name'])}.</p>"
     )
@@ -119,7 +119,7 @@ def _routers(report: dict[str, Any]) -> str:
     for row in rows:
         row[5] = f"{row[5]:.1f} s"
     head = ["router", "right", "accuracy", "macro-F1", "trained on", "training time"]
-    return "<h2>Beside word counts, on the same split</h2>" + table(head, rows, best)
+    return "<h2>Compared with word counts, on the same split</h2>" + table(head, rows, best)
 
 
 def _data(report: dict[str, Any]) -> str:
@@ -180,7 +180,7 @@ def _confidence(report: dict[str, Any]) -> str:
     figures, thresholds = report["validation"], report["thresholds"]
     reasons = [[reason, count] for reason, count in report["review_reasons"].items()]
     return (
-        "<h2>Knowing when not to decide</h2>"
+        "<h2>When a person reviews</h2>"
         f"<p>Temperature {report['temperature']:.3f}; routed from a confidence of "
         f"{thresholds['confidence']:.4f}"
         + (
@@ -213,9 +213,9 @@ def _robustness(report: dict[str, Any]) -> str:
         f"{quarter['fewest_words']} to {quarter['most_words']} words" for quarter in measured[0]["by_length"]
     ]
     return (
-        "<h2>Typing errors and long stories</h2>"
-        "<p>Typing errors: one slip in every five words. Long: the ticket stands inside a story of 2,000 "
-        f"words that asks for nothing ({measured[0]['long_tickets']} tickets).</p>"
+        "<h2>Typing errors and long tickets</h2>"
+        "<p>Typing errors: one in every five words. Long: the ticket is inside unrelated text of 2,000 "
+        f"words ({measured[0]['long_tickets']} tickets).</p>"
         + figure(pictures.routers(rows))
         + table(
             ["router", "as written", "typing errors", "request first", "in the middle", "last"],
@@ -244,11 +244,15 @@ def _suspects(report: dict[str, Any]) -> str:
         return ""
     heading = "<h2>Training tickets whose label is probably wrong</h2>"
     if not suspects["count"]:
-        return heading + "<p>None looks as if it were.</p>"
+        return heading + "<p>None.</p>"
     return (
         f"{heading}<p>{suspects['count']:,} suspects, most suspicious first. The CSV beside the bundle lists "
         "all: fill in <code>corrected_team</code> and train again with <code>--corrections</code>.</p>"
-        + (f"<p>Look before you correct: {escape(suspects['doubt'])}.</p>" if suspects["doubt"] else "")
+        + (
+            f"<p>Check each one before you correct it: {escape(suspects['doubt'])}.</p>"
+            if suspects["doubt"]
+            else ""
+        )
         + folded(
             "show them",
             _ticket_table(
@@ -272,7 +276,7 @@ def _made_with(report: dict[str, Any]) -> str:
     libraries = [[name, version] for name, version in report["bundle"]["libraries"].items()]
     recipe = [[name, str(value)] for name, value in report["recipe"].items()]
     return (
-        "<h2>Made with</h2>"
+        "<h2>Recipe and versions</h2>"
         + folded("recipe", table(["setting", "value"], recipe))
         + folded("libraries", table(["library", "version"], libraries))
         + "<p>Training data, sha256 of ids, texts and teams: "

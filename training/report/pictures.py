@@ -1,4 +1,4 @@
-"""The report's pictures, drawn from the report's own figures; each comes with its description in words."""
+"""The report's pictures, drawn from the report's figures; each with a description in words."""
 
 import base64
 import io
@@ -32,11 +32,11 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG as a data URI, and what it shows in words."""
+    """An SVG as a data URI, and its description in words."""
 
     uri: str
     alt: str
-    wide: bool = False  # would be too small to read on the width of a telephone
+    wide: bool = False  # scrolls on a narrow screen instead of shrinking
 
 
 def learning_curves(epochs: list[dict[str, Any]]) -> Picture:
@@ -175,7 +175,7 @@ def routers(rows: list[dict[str, Any]]) -> Picture:
     axes.legend(frameon=False, ncols=len(rows), loc="lower center", bbox_to_anchor=(0.5, 1))
     told = "; ".join(
         f"{row['router']}: {row['clean']:.3f} as written, {row['typos']:.3f} with typing errors, "
-        f"{row['end']:.3f} with the request at the end of a long story"
+        f"{row['end']:.3f} with the request at the end of a long ticket"
         for row in rows
     )
     return _picture(figure, f"Share of right answers of each router. {told}.")
@@ -195,7 +195,7 @@ def dots(values: dict[str, float], title: str) -> Picture:
 
 
 def _label(name: str) -> str:
-    """A team's or style's name as it fits beside a picture; `$` would begin a formula."""
+    """A team's or style's name, shortened; `$` is escaped because it begins a formula."""
     short = name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
     return short.replace("$", r"\$")
 
@@ -209,7 +209,7 @@ def _figure(width: float, height: float, columns: int) -> tuple[Figure, list[Axe
 def _picture(figure: Figure, alt: str) -> Picture:
     file = io.BytesIO()
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # Letters that the font here lacks: the page's reader has them, the text stays text.
+        # Missing glyphs do not matter: text stays text in the SVG, and the reader's fonts draw it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(file, format="svg", metadata={"Date": None})
     uri = "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode()

@@ -1,10 +1,10 @@
-"""Synthetic Larkfield tickets, for a machine that has no data yet.
+"""Synthetic Larkfield tickets, for training without data.
 
     python -m training.synthetic --count 6000 --seed 0 --out tickets.csv
 
-`content/` holds what people write about, as data; `grammar` expands a line of it, `scene` knows one
-customer's product and order, `parts` writes sentences, `styles` puts them in the order of a style, and
-`tickets` deals out styles, teams and situations. `elsewhere` writes texts that belong to no team.
+`content/` holds the templates as data. `grammar` expands one template, `scene` holds one customer's product
+and order, `parts` writes sentences, `styles` orders them, and `tickets` draws styles, teams and situations.
+`elsewhere` writes texts that belong to no team.
 """
 
 from training.synthetic.content import TEAMS

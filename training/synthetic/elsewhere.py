@@ -1,4 +1,4 @@
-"""Texts that decide nothing: neutral sentences to make a ticket long, and texts that fit no team."""
+"""Neutral filler sentences that make a ticket long, and texts that belong to no team."""
 
 import random
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class OutOfScope:
 
 
 def filler(words: int, seed: int = 0, paragraph_words: int = 80, split: str = "test") -> str:
-    """Write a story of at least `words` words that asks for nothing and names no team's business.
+    """Write at least `words` words of text without a request or a team's subject.
 
-    Paragraphs of about `paragraph_words` words stand apart by an empty line. At most one sentence is over.
+    Paragraphs have about `paragraph_words` words and an empty line between them.
     `split` is "test" (no synthetic ticket holds such sentences) or "fit" (those of the synthetic tickets).
     """
     lines = content().filler[{"test": "story", "fit": "life"}[split]]
@@ -41,7 +41,7 @@ def filler(words: int, seed: int = 0, paragraph_words: int = 80, split: str = "t
 
 
 def out_of_scope(count: int, seed: int = 0, *, split: str = "test") -> list[OutOfScope]:
-    """Write texts that no team should get, every kind in turn.
+    """Write texts that belong to no team, each kind in turn.
 
     `split` is "fit" (may set a threshold or train a detector) or "test" (may only judge one): the two share
     no template, no language and no kind of keyboard noise.
@@ -63,7 +63,7 @@ def _scene(rng: random.Random) -> Scene:
 
 
 def _noise(rng: random.Random, split: str) -> str:
-    """What a cat, a sleeve or a stuck key types."""
+    """Random keyboard noise."""
     kind = rng.choice(NOISE_KINDS[split])
     if kind == "mash":
         words = [

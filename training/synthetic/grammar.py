@@ -1,9 +1,9 @@
-"""A phrase grammar small enough to hold in the head.
+"""A small phrase grammar.
 
 A template is text with two marks:
 
-    [a|b|c]   one of the alternatives, which may hold marks themselves; an empty one says nothing
-    {slot}    whatever the caller's `slots` says for that name
+    [a|b|c]   one of the alternatives, which may contain marks; one may be empty
+    {slot}    the text that the caller's `slots` gives for that name
 
 "[I|we] bought {thing} [last week|{ago}|]" is one line that writes dozens of sentences. Templates are parsed
 once and kept; choices come from the caller's random generator in reading order, so that a seed fixes every

@@ -1,6 +1,6 @@
 """Tickets as mail programs send them: markup, a signature and a quoted reply around the message.
 
-The signature and the reply speak of other teams' business: a router that reads them is led astray.
+The signature and the reply mention other teams' subjects, so a router that reads them makes mistakes.
 """
 
 import html
@@ -14,7 +14,7 @@ from training.synthetic.scene import Scene
 
 @dataclass(frozen=True)
 class Around:
-    """What stands below a message; none of it is part of the request."""
+    """The text below a message; it is not part of the request."""
 
     name: str
     role: str

@@ -1,4 +1,4 @@
-"""The nine ways in which a ticket may be told; `write` tells one."""
+"""The nine styles of tickets; `write` writes one ticket."""
 
 import random
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def typos(parts: Parts) -> str:
 
 
 def long(parts: Parts) -> str:
-    """A story of some paragraphs; problem and request may stand anywhere in it."""
+    """Some paragraphs of background; problem and request are anywhere in it."""
     rng = parts.rng
     story = parts.history(rng.randint(7, 15))
     if parts.chance(0.4):
@@ -112,7 +112,7 @@ def boundary(parts: Parts) -> str:
 
 
 def two_topics(parts: Parts) -> str:
-    """Another team's business first, over and done with; then the matter, often in one sentence."""
+    """First a solved matter of another team; then the request, often in one sentence."""
     past = parts.past()
     if parts.chance(0.3):
         past += parts.past() if parts.chance(0.5) else [parts.aside("fine")]

@@ -1,4 +1,4 @@
-"""The stream of synthetic tickets: which style, team and situation comes next, and no text twice."""
+"""The stream of synthetic tickets: draws style, team and situation, and repeats no text."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ STYLE_SHARES = {
     "boundary": 16, "two_topics": 16,
 }  # fmt: skip
 TEAM_SHARES = {"delivery": 25, "returns": 20, "payment": 21, "warranty": 18, "account": 16}
-MOST = 1_000_000  # tickets of one file: minutes, and every text is remembered so that none comes twice
+MOST = 1_000_000  # tickets of one file; takes minutes, and all texts are kept in memory to avoid duplicates
 MAX_TRIES = 100  # for a text that was not written before; short ones repeat in large sets
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Deck(Generic[T]):
 
 
 class Stream:
-    """An endless, seeded row of tickets; the first n are the same however many are taken."""
+    """An endless, seeded stream of tickets."""
 
     def __init__(
         self, seed: int, teams: Sequence[str] = TEAMS, styles: Sequence[str] = tuple(STYLES)
@@ -69,7 +69,7 @@ class Stream:
         return Ticket(f"S-{self._count:06d}", text, team, style)
 
     def deal(self) -> tuple[Situation | Boundary, str, str]:
-        """Say what the next ticket is about, for which team, and in which style."""
+        """Draw subject, team and style of the next ticket."""
         style = self._styles.deal()
         if style == "boundary":
             return *self._sides.deal(), style

@@ -1,4 +1,4 @@
-"""Text as people type it in a hurry: slips of the finger, chat spelling, missing capitals and commas."""
+"""Text as people type it in a hurry: typing errors, chat spelling, missing capitals and commas."""
 
 import random
 import re
@@ -48,7 +48,7 @@ def chat_spelling(text: str, rng: random.Random, rate: float) -> str:
 
 
 def slips(text: str, rng: random.Random, rate: float) -> str:
-    """Make a slip in each word with probability `rate`; order numbers and email addresses stay."""
+    """Make a typing error in each word with probability `rate`; order numbers and email addresses stay."""
 
     def word(match: re.Match[str]) -> str:
         return slip(match.group(), rng) if rng.random() < rate else match.group()
