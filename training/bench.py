@@ -80,7 +80,7 @@ def train(folder: Path, data: Path, recipe: str, columns: Columns, report: str, 
     run_command(command)
     seconds = time.perf_counter() - started
     content = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    return Trained(load_bundle(out), content, load_dataset(data, columns=columns, seed=seed), seconds)
+    return Trained(load_bundle(out), content, load_dataset(data, columns=columns), seconds)
 
 
 def run_command(command: list[str]) -> None:

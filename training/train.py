@@ -248,7 +248,10 @@ def parser() -> argparse.ArgumentParser:
         type=share(ends=False),
         default=0.1,
         metavar="SHARE",
-        help="of each team, when there is no validation file (default: 0.1)",
+        help="of the tickets, when there is no validation file (default: 0.1)",
+    )
+    checks.add_argument(
+        "--time-column", metavar="NAME", help="validate on the newest tickets, by the time in this column"
     )
     checks.add_argument(
         "--min-tickets",
@@ -324,7 +327,6 @@ def dataset_of(options: argparse.Namespace, recipe: Recipe, out: Path) -> Datase
         min_tickets=options.min_tickets,
         valid_share=options.valid_share,
         max_dropped=options.max_dropped,
-        seed=recipe.seed,
         encoding=options.encoding,
         skip_rows=options.skip_rows,
         corrections=options.corrections,

@@ -40,7 +40,10 @@ def add_column_flags(parser: argparse.ArgumentParser) -> None:
 
 def columns_of(arguments: argparse.Namespace) -> Columns:
     return Columns(
-        tuple(arguments.text_column or ["text"]), arguments.team_column, arguments.id_column or None
+        tuple(arguments.text_column or ["text"]),
+        arguments.team_column,
+        arguments.id_column or None,
+        getattr(arguments, "time_column", None) or None,
     )
 
 

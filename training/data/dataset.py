@@ -7,51 +7,34 @@ A share of dropped rows above `max_dropped` also stops: the file is then not wha
 
 import difflib
 import hashlib
-import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from models.text import join
-from models.tickets.columns import ID_COLUMNS, Columns, team_name, ticket_id
+from models.tickets.columns import Columns, team_name
 from models.tickets.faults import DataError, Fault, Faults, printable
 from models.tickets.rows import SUFFIXES, read_rows
+from training.data.leaks import warn_leaks
+from training.data.splits import split_by_text, split_by_time
+from training.data.templates import text_key
+from training.data.tickets import Tickets, clean_columns, read_tickets
 
-__all__ = ["Columns", "DataError", "Dataset", "Fault", "Faults", "Tickets", "fingerprint", "load_dataset"]
+__all__ = [
+    "Columns",
+    "DataError",
+    "Dataset",
+    "Fault",
+    "Faults",
+    "Tickets",
+    "clean_columns",
+    "fingerprint",
+    "load_dataset",
+    "read_tickets",
+    "text_key",
+]
 
 VALID_NAMES = ("valid", "validation", "val", "dev")
-STYLE_COLUMN = "style"
-TEAM_SPELLING = "a team's name with invisible characters or decomposed letters: the same team as without"
-NO_TEAM_DETAIL = "no team (empty, or NULL, N/A, none, -, (empty) and the like)"
-MOST_STYLES = 50  # a column with more different values is no style, whatever its name
-# Longer texts are cut here: no router needs more, and one pasted log must not fill the memory.
-MAX_TEXT_CHARACTERS = 100_000
-
-
-@dataclass
-class Tickets:
-    """Tickets of one file, one list for each column; `texts` are cleaned as in serving."""
-
-    file: str = ""
-    ids: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    teams: list[str] = field(default_factory=list)
-    styles: list[str] = field(default_factory=list)  # empty when the file has no such column
-    rows: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def select(self, indices: Iterable[int]) -> "Tickets":
-        chosen = list(indices)
-
-        def pick(values: list) -> list:
-            return [values[index] for index in chosen] if values else []
-
-        return Tickets(
-            self.file, pick(self.ids), pick(self.texts), pick(self.teams), pick(self.styles), pick(self.rows)
-        )
 
 
 @dataclass(frozen=True)
@@ -72,7 +55,6 @@ def load_dataset(
     min_tickets: int = 5,
     valid_share: float = 0.1,
     max_dropped: float = 0.05,
-    seed: int = 0,
     encoding: str | None = None,
     skip_rows: int = 0,
     corrections: Path | None = None,
@@ -80,13 +62,16 @@ def load_dataset(
     """Read, check and split labelled tickets.
 
     `data` is a file, or a folder with train and valid files (or with one file). Without a validation file
-    `valid_share` of the tickets is set apart, the same share of each team, equal texts on one side.
+    about `valid_share` of the tickets is set apart: by their texts, or the newest where `columns` names the
+    time; tickets of one template stay on one side.
     Teams with fewer than `min_tickets` training tickets are dropped. `corrections` (columns ticket_id and
     corrected_team) replace the teams of training tickets. Raises DataError, all faults listed.
     """
     columns = columns or Columns()
     faults = Faults()
     train_path, valid_path = find_files(Path(data), Path(valid) if valid else None)
+    if valid_path and columns.time:
+        raise DataError(f"{valid_path} is validated on: leave --time-column out, or move that file away")
     train = read_tickets(train_path, columns, faults, encoding, skip_rows)
     known = read_tickets(valid_path, columns, faults, encoding, skip_rows) if valid_path else None
     for path, tickets in ((train_path, train), (valid_path, known)):
@@ -101,10 +86,11 @@ def load_dataset(
         train = _drop_leaks(train, known, faults)
         _warn_shared_ids(train, known, faults)
     _warn_conflicts(train, faults)
+    warn_leaks(train, faults)
     faults.stop_if_fatal()
     teams = tuple(sorted(set(train.teams)))
     if known is None:
-        train, known = split(train, valid_share, seed)
+        train, known = (split_by_time if columns.time else split_by_text)(train, valid_share)
     if not len(known):
         detail = "no ticket is left to validate on: every team needs two different texts, or give --valid"
         faults.add("empty_validation", train.file, "stops", detail)
@@ -135,81 +121,6 @@ def find_files(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
         )
     beside = [path for path in files if path.stem.lower() in VALID_NAMES]
     return train[0], valid or (beside[0] if beside else None)
-
-
-def read_tickets(
-    path: Path, columns: Columns, faults: Faults, encoding: str | None = None, skip_rows: int = 0
-) -> Tickets:
-    """All usable rows of one file; the others are counted in `faults`."""
-    required = columns.required
-    optional = [name for name in (*ID_COLUMNS, STYLE_COLUMN) if name not in required]
-    tickets = Tickets(path.name)
-    seen: dict[str, bytes] = {}
-    for row, values in read_rows(path, required, optional, faults, encoding, skip_rows):
-        text = _text(values, columns, row, path.name, faults)
-        team = team_name(values[columns.team])
-        given_id = ticket_id(values, columns.id)
-        if not text.strip():
-            faults.add("empty_text", path.name, "drops", "no text", row)
-        elif not team:
-            faults.add("empty_team", path.name, "drops", NO_TEAM_DETAIL, row)
-        elif given_id and _repeats(given_id, text, seen, row, path.name, faults):
-            continue
-        else:
-            if team != " ".join(values[columns.team].split()):
-                faults.add("team_spelling", path.name, "keeps", TEAM_SPELLING, row)
-            tickets.ids.append(given_id or f"row {row}")
-            tickets.texts.append(text)
-            tickets.teams.append(team)
-            tickets.rows.append(row)
-            if STYLE_COLUMN in values and STYLE_COLUMN not in required:
-                tickets.styles.append(values[STYLE_COLUMN])
-    _check_styles(tickets, faults)
-    if not len(tickets) and not any(fault.effect == "stops" and fault.file == path.name for fault in faults):
-        faults.add("no_tickets", path.name, "stops", "no usable ticket in this file")
-    return tickets
-
-
-def _text(values: dict[str, str], columns: Columns, row: int, file: str, faults: Faults) -> str:
-    """The cleaned text of a row, each column cut where it is longer than any ticket."""
-    texts = [values[name] for name in columns.text]
-    if max(map(len, texts)) > MAX_TEXT_CHARACTERS:
-        detail = f"text cut after {MAX_TEXT_CHARACTERS:,} characters (a quote that never closes?)"
-        faults.add("huge_text", file, "keeps", detail, row)
-        texts = [text[:MAX_TEXT_CHARACTERS] for text in texts]
-    return clean_columns(texts)
-
-
-def _check_styles(tickets: Tickets, faults: Faults) -> None:
-    styles = len(set(tickets.styles))
-    if styles > MOST_STYLES:
-        detail = f"the column {STYLE_COLUMN!r} has {styles:,} different values: no figures for each"
-        faults.add("too_many_styles", tickets.file, "keeps", detail)
-        tickets.styles = []
-
-
-def clean_columns(texts: Sequence[str]) -> str:
-    """One text, cleaned and joined as serving does it: the first of several columns is the subject."""
-    *subject, text = [texts[0], "\n".join(text for text in texts[1:] if text)] if len(texts) > 1 else texts
-    return join(subject[0] if subject else None, text).text
-
-
-def _repeats(ticket_id: str, text: str, seen: dict[str, bytes], row: int, file: str, faults: Faults) -> bool:
-    """True for a second row with the same id and text; an id on different texts is only told."""
-    key = text_key(text)
-    if ticket_id not in seen:
-        seen[ticket_id] = key
-        return False
-    if seen[ticket_id] == key:
-        faults.add("duplicate_id", file, "drops", "the id and text of an earlier row", row)
-        return True
-    faults.add("reused_id", file, "keeps", "the id of an earlier row, but another text", row)
-    return False
-
-
-def text_key(text: str) -> bytes:
-    """Equal for texts that differ only in case and white space."""
-    return hashlib.blake2b(" ".join(text.casefold().split()).encode(), digest_size=12).digest()
 
 
 def _check_dropped(file: str, kept: int, max_dropped: float, faults: Faults) -> None:
@@ -336,26 +247,6 @@ def team_names(teams: Iterable[str]) -> str:
     """The first ten of the teams, for a message."""
     shown = sorted(set(teams))
     return ", ".join(f"'{printable(team, 60)}'" for team in shown[:10]) + (", …" if len(shown) > 10 else "")
-
-
-def split(tickets: Tickets, valid_share: float, seed: int) -> tuple[Tickets, Tickets]:
-    """Set `valid_share` of each team's tickets apart (at least one, never all), equal texts on one side."""
-    groups: dict[str, dict[bytes, list[int]]] = defaultdict(dict)
-    team_of: dict[bytes, str] = {}
-    for index, (text, team) in enumerate(zip(tickets.texts, tickets.teams, strict=True)):
-        key = text_key(text)
-        groups[team_of.setdefault(key, team)].setdefault(key, []).append(index)
-    generator = random.Random(seed)
-    held_out: set[int] = set()
-    for team in sorted(groups):
-        keys = sorted(groups[team])
-        generator.shuffle(keys)
-        wanted = min(max(1, round(valid_share * len(keys))), len(keys) - 1)
-        held_out.update(index for key in keys[:wanted] for index in groups[team][key])
-    train = tickets.select(i for i in range(len(tickets)) if i not in held_out)
-    return train, replace(
-        tickets.select(sorted(held_out)), file=f"{tickets.file} ({valid_share:.0%} set apart)"
-    )
 
 
 def fingerprint(tickets: Tickets) -> str:

@@ -1,0 +1,91 @@
+"""Which tickets repeat each other: the same text, or the same template with other numbers in it.
+
+A monitoring system sends one alert a thousand times with another host, id or date. Such tickets stay on one
+side of a split, and figures can count each template once. A template follows from its own ticket alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# What changes from one ticket of a template to the next: addresses, and whatever has a digit in it.
+_VARIES = re.compile(r"\S*(?:\d|://|@)\S*")
+_WORD = re.compile(r"[^\W\d_]+")
+_MONTHS_AND_DAYS = frozenset(
+    re.findall(
+        r"\w+",
+        """january february march april may june july august september october november december
+        jan feb mar apr jun jul aug sep sept oct nov dec
+        monday tuesday wednesday thursday friday saturday sunday mon tue wed thu fri sat sun
+        januar februar märz mai juni juli oktober dezember dez
+        montag dienstag mittwoch donnerstag freitag samstag sonntag
+        janvier février mars avril juin juillet août septembre octobre novembre décembre
+        lundi mardi mercredi jeudi vendredi samedi dimanche
+        enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre
+        lunes martes miércoles jueves viernes sábado domingo""",
+    )
+)
+
+
+def text_key(text: str) -> bytes:
+    """Equal for texts that differ only in case and white space."""
+    return _digest(" ".join(text.casefold().split()))
+
+
+def template_key(text: str) -> bytes:
+    """Equal for texts whose words are the same but for numbers, ids, addresses, months and days."""
+    words = [
+        word for word in _WORD.findall(_VARIES.sub(" ", text.casefold())) if word not in _MONTHS_AND_DAYS
+    ]
+    return _digest(" ".join(words)) if words else text_key(text)
+
+
+def group_numbers(keys: Iterable[bytes]) -> np.ndarray:
+    """(tickets,) int64: equal keys have the same number; numbers count up from 0 in order of appearance."""
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def each_group_once(groups: np.ndarray) -> np.ndarray:
+    """(tickets,) weights that add up to 1 in each group: a mean with them counts every group once."""
+    return 1 / np.bincount(groups)[groups] if len(groups) else np.zeros(0)
+
+
+def first_of_each(groups: np.ndarray) -> np.ndarray:
+    """(groups,) the first ticket of each group, in order: for bounds that need independent tickets."""
+    return np.sort(np.unique(groups, return_index=True)[1])
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """How much of a file repeats itself; counts of tickets."""
+
+    tickets: int
+    same_text: int  # tickets with the text of an earlier one
+    same_template: int  # tickets with the template of an earlier one; those with the same text are among them
+    largest_template: int  # tickets of the template that comes most often
+
+
+def repetition(text_groups: np.ndarray, template_groups: np.ndarray) -> Repetition:
+    tickets = len(text_groups)
+    sizes = np.bincount(template_groups) if tickets else np.zeros(1, dtype=np.int64)
+    return Repetition(
+        tickets=tickets,
+        same_text=tickets - len(np.unique(text_groups)),
+        same_template=tickets - len(np.unique(template_groups)),
+        largest_template=int(sizes.max()),
+    )
+
+
+def positions(keys: Sequence[bytes]) -> np.ndarray:
+    """(tickets,) numbers from 0 to 1, spread evenly over different keys and the same for equal ones."""
+    return np.array([int.from_bytes(key[:8], "big") / 2**64 for key in keys])
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
