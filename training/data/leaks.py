@@ -24,7 +24,8 @@ _WORD = re.compile(r"\w{3,}")
 def warn_leaks(train: Tickets, faults: Faults) -> None:
     """Tell of words that stand in one team's tickets only and in nearly all, and of teams' names in texts."""
     found = [
-        f"{printable(word, 60)!r} ({share:.0%} of {printable(team, 60)!r}, {'no' if alone else 'hardly any'} other)"
+        f"{printable(word, 60)!r} ({share:.0%} of {printable(team, 60)!r}, "
+        f"{'no' if alone else 'hardly any'} other)"
         for team, word, share, alone in find_leaks(train)
     ]
     if found:

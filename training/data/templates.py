@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 # What changes from one ticket of a template to the next: addresses, and whatever has a digit in it.
-_VARIES = re.compile(r"\S*(?:\d|://|@)\S*")
+_VARIES = re.compile(r"\d|://|@")
 _WORD = re.compile(r"[^\W\d_]+")
 _MONTHS_AND_DAYS = frozenset(
     re.findall(
@@ -39,9 +39,8 @@ def text_key(text: str) -> bytes:
 
 def template_key(text: str) -> bytes:
     """Equal for texts whose words are the same but for numbers, ids, addresses, months and days."""
-    words = [
-        word for word in _WORD.findall(_VARIES.sub(" ", text.casefold())) if word not in _MONTHS_AND_DAYS
-    ]
+    stays = " ".join(token for token in text.casefold().split() if not _VARIES.search(token))
+    words = [word for word in _WORD.findall(stays) if word not in _MONTHS_AND_DAYS]
     return _digest(" ".join(words)) if words else text_key(text)
 
 

@@ -18,7 +18,7 @@ _NUMERIC = re.compile(
 _UNIX_TIME = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?")
 _SPELLED = ("%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y")
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-MOST_TRIED = 40  # characters of a value; what is longer is no time
+LONGEST = 60  # characters of a value; what is longer is no time
 
 
 def seconds(values: Sequence[str], column: str) -> list[float]:
@@ -27,7 +27,7 @@ def seconds(values: Sequence[str], column: str) -> list[float]:
     Read are ISO 8601, Unix time, 31.12.2026 14:05, 12/31/2026 2:05 PM and spelled-out months in English.
     DataError where nothing in the column tells days from months.
     """
-    stripped = [value.strip()[:MOST_TRIED] for value in values]
+    stripped = [value.strip() if len(value) <= LONGEST else "" for value in values]
     day_first = _day_first(stripped, column)
     return [_seconds(value, day_first) for value in stripped]
 
