@@ -372,7 +372,7 @@ def test_corrections_survive_the_run_that_they_correct(tmp_path):
 
 
 def test_a_small_file_is_told_what_it_cannot_show(tickets_csv, tmp_path, capsys):
-    """Of about three tickets a team to validate on, none can be routed with 99 % precision, and none is."""
+    """Of about three tickets a team to validate on, 99 % precision cannot be shown, and at most one is routed."""
     out = tmp_path / "o"
     arguments = ["--data", str(tickets_csv(90)), "--out", str(out), "--recipe", "baseline", "--epochs", "12"]
     assert train_command.main(arguments) == 0
@@ -383,7 +383,7 @@ def test_a_small_file_is_told_what_it_cannot_show(tickets_csv, tmp_path, capsys)
     assert "no suspected label errors in the training tickets" in printed
     report = json.loads((out / "report.json").read_text())
     assert report["thresholds"]["confidence"] >= 0.99
-    assert report["validation"]["coverage"] == 0
+    assert report["validation"]["coverage"] * report["validation"]["tickets"] <= 1
     assert told in (out / "report.html").read_text()
     assert told in (out / "MODEL_CARD.md").read_text()
     assert "No training ticket is probably labelled" in (out / "MODEL_CARD.md").read_text()
