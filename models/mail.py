@@ -91,7 +91,7 @@ def _markup_edits(text: str, quotes: bool) -> list[Edit]:
 
 def _tag_edits(text: str, quotes: bool) -> Iterator[Edit]:
     """Each tag, or the whole element where it is not to be read, with what stands in its place."""
-    end_of = _Finder(text)
+    end_of, elements = _Finder(text), _ElementEnds(text)
     position = 0
     while match := _TAG.search(text, position):
         start, position = match.start(), match.end()
@@ -101,11 +101,13 @@ def _tag_edits(text: str, quotes: bool) -> Iterator[Edit]:
                 continue
             position = closing
         elif match["name"] and not match["close"]:
-            position = _end_of_unread(text, match, end_of, quotes)
+            position = _end_of_unread(text, match, end_of, elements, quotes)
         yield start, position, _instead_of((match["name"] or "").lower())
 
 
-def _end_of_unread(text: str, opening: re.Match[str], end_of: _Finder, quotes: bool) -> int:
+def _end_of_unread(
+    text: str, opening: re.Match[str], end_of: _Finder, elements: _ElementEnds, quotes: bool
+) -> int:
     """Where the element ends if nothing of it is to be read, else where its opening tag ends."""
     name, attributes, position = opening["name"].lower(), opening["attributes"], opening.end()
     if _NOT_TEXT.fullmatch(name):
@@ -115,12 +117,9 @@ def _end_of_unread(text: str, opening: re.Match[str], end_of: _Finder, quotes: b
     if quotes and _REST_IS_QUOTE.search(attributes):
         return len(text)
     if quotes and _QUOTE_CLASS.search(attributes):
-        return _end_of_element(text, name, position) or len(text)
-    if _HIDDEN.search(attributes) and name not in end_of.absent:
-        closing = _end_of_element(text, name, position)
-        if closing is None:
-            end_of.absent.add(name)
-        return closing or position
+        return elements.after(position) or len(text)
+    if _HIDDEN.search(attributes):
+        return elements.after(position) or position
     return position
 
 
@@ -149,14 +148,35 @@ class _Finder:
         return closing + 1 if closing >= 0 else len(self.lowered)
 
 
-def _end_of_element(text: str, name: str, position: int) -> int | None:
-    """Where the element that was opened before `position` closes; None if it does not."""
-    depth = 1
-    while depth and (match := _TAG.search(text, position)):
-        position = match.end()
-        if (match["name"] or "").lower() == name:
-            depth += -1 if match["close"] else 0 if match["attributes"].endswith("/") else 1
-    return None if depth else position
+class _ElementEnds:
+    """Where each element closes, by where its opening tag ends; found in one pass over the text.
+
+    An element closes where the closing tags of its name outnumber the opening ones that follow it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._ends: dict[int, int] | None = None
+
+    def after(self, opening: int) -> int | None:
+        """Where the element closes whose opening tag ends at `opening`; None if it does not."""
+        if self._ends is None:
+            self._ends = dict(self._pairs())
+        return self._ends.get(opening)
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        depths: dict[str, int] = {}
+        unclosed: dict[tuple[str, int], list[int]] = {}  # where opening tags end, by name and depth
+        for match in _TAG.finditer(self._text):
+            name = (match["name"] or "").lower()
+            depth = depths.get(name, 0)
+            if match["close"]:
+                for end in unclosed.pop((name, depth), ()):
+                    yield end, match.end()
+                depths[name] = depth - 1
+            elif name:
+                depths[name] = depth = depth + (not match["attributes"].endswith("/"))
+                unclosed.setdefault((name, depth), []).append(match.end())
 
 
 def _with_newlines_as_spaces(text: str, edits: list[Edit]) -> Iterator[Edit]:

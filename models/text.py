@@ -12,6 +12,7 @@ No step takes more than linear time, and none leaves a ticket empty that had som
 from __future__ import annotations
 
 import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -86,8 +87,8 @@ def clean(text: str) -> Cleaned:
     if not cleaned.text.strip():  # markup around characters that nobody sees: the markup is what there is
         whole = Cleaned(text, range(len(text)), range(1, len(text) + 1))
         folded = _apply(whole, fold_characters(text))
-        return folded if folded.text.strip() else cleaned
-    return cleaned
+        cleaned = folded if folded.text.strip() else cleaned
+    return _apply(cleaned, drop_excess_marks(cleaned.text))  # last: entities stand for marks, too
 
 
 def _is_enough(changed: str, before: str, fewest_words: int) -> bool:
@@ -95,6 +96,21 @@ def _is_enough(changed: str, before: str, fewest_words: int) -> bool:
     if fewest_words == 0 or mail.has_words(changed, fewest_words):
         return True
     return bool(changed.strip()) and not mail.has_words(before, 1)
+
+
+def drop_excess_marks(text: str) -> list[Edit]:
+    """Combining marks beyond 30 in a row, as the stream-safe form of UAX #15 bounds them.
+
+    No language writes so many, and the time to put marks in order grows with the square of their number.
+    """
+    edits: list[Edit] = []
+    for run in _MAYBE_MARKS.finditer(text):
+        marks = 0
+        for place in range(*run.span()):
+            marks = marks + 1 if unicodedata.combining(text[place]) else 0
+            if marks > MOST_MARKS:
+                edits.append((place, place + 1, ""))
+    return edits
 
 
 def fold_characters(text: str) -> list[Edit]:
@@ -167,6 +183,9 @@ _TO_FOLD = re.compile(
     f"(?P<unseen>{_UNSEEN}+)|(?P<broken>[\ud800-\udfff])|\r\n|[{''.join(c for c in _PLAIN if len(c) == 1)}]"
 )
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e\t]|[<>&]")
+
+MOST_MARKS = 30
+_MAYBE_MARKS = re.compile(rf"[^\x00-\u02ff]{{{MOST_MARKS + 1},}}+")  # U+0300 is the first combining mark
 
 # Steps in order, each with the words it must leave; where it leaves fewer, the milder way beside it is tried.
 _STEPS: tuple[tuple[tuple[Callable[[str], list[Edit]], int], ...], ...] = (
