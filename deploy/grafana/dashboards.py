@@ -63,18 +63,18 @@ def quantile(q: float, metric: str, labels: str, by: str = "le") -> str:
 
 
 def rate(metric: str, labels: str = "", by: str = "") -> str:
-    """Rate a second of a counter, summed."""
+    """Sum of a counter's rate per second."""
     inner = f"rate({metric}{{{MINE}{', ' if labels else ''}{labels}}}[$__rate_interval])"
     return f"sum by ({by}) ({inner})" if by else f"sum({inner})"
 
 
 def increase(metric: str, by: str) -> str:
-    """Growth of a counter over the shown time."""
+    """Increase of a counter over the time range of the dashboard."""
     return f"sum by ({by}) (increase({metric}{{{MINE}}}[$__range]))"
 
 
 def ratio(part: str, whole: str) -> str:
-    """part / whole where there is anything at all."""
+    """part / whole, if whole is not 0."""
     return f"{part} / ({whole} > 0)"
 
 
@@ -138,7 +138,7 @@ SERVICE: dict[str, list[Chart]] = {
             "Requests by status",
             "stacked",
             "reqps",
-            "Answers a second by HTTP status. 503 means full, 504 late, 429 or 401 a client's mistake.",
+            "Answers a second by HTTP status. 503: queue full; 504: deadline passed; 401, 429: client error.",
             {"{{status}}": rate("larkfield_requests_total", ROUTES, "status")},
         ),
         Chart(
@@ -152,7 +152,7 @@ SERVICE: dict[str, list[Chart]] = {
             "Error budget burn",
             "timeseries",
             "none",
-            "How many times faster than allowed errors are made; above 14.4 someone is woken.",
+            "How many times faster than allowed the error budget is used; above 14.4 someone is paged.",
             {
                 "errors, 5 min": 'max(job:larkfield_errors:ratio_rate5m{job="$job"}) / 0.001',
                 "errors, 1 h": 'max(job:larkfield_errors:ratio_rate1h{job="$job"}) / 0.001',
@@ -188,7 +188,7 @@ SERVICE: dict[str, list[Chart]] = {
             "Latency by stage",
             "timeseries",
             "s",
-            "90th percentile of each stage of a ticket's way. A long queue: too few workers.",
+            "90th percentile of each processing stage. If queue is long, there are too few workers.",
             {"{{stage}}": quantile(0.9, "larkfield_stage_seconds", MINE, "le, stage")},
         ),
         Chart(
@@ -235,10 +235,10 @@ SERVICE: dict[str, list[Chart]] = {
             },
         ),
         Chart(
-            "Refused before any cost",
+            "Refused requests",
             "stacked",
             "reqps",
-            "Requests turned away by reason, beside all requests. queue_full: more workers or replicas.",
+            "Refused requests by reason, beside all answered ones. queue_full: add workers or replicas.",
             {
                 "{{reason}}": rate("larkfield_refused_total", "", "reason"),
                 "answered": rate("larkfield_requests_total", ROUTES),
@@ -248,7 +248,7 @@ SERVICE: dict[str, list[Chart]] = {
             "Tickets in one run",
             "timeseries",
             "short",
-            "Mean and 99th percentile of the batch. Grows by itself under load; nothing waits for company.",
+            "Mean and 99th percentile of the batch size, which grows under load.",
             {
                 "mean": ratio(rate("larkfield_batch_tickets_sum"), rate("larkfield_batch_tickets_count")),
                 "p99": quantile(0.99, "larkfield_batch_tickets", MINE),
@@ -277,7 +277,7 @@ SERVICE: dict[str, list[Chart]] = {
             "Workers by bundle version",
             "timeseries",
             "short",
-            "Which version answers on how many workers; two versions only while a rollout lasts.",
+            "Workers by bundle version; there should be two versions only during a rollout.",
             {
                 "{{name}} {{version}} on {{provider}}": (
                     f"sum by (name, version, provider) (larkfield_bundle_info{{{MINE}}})"
@@ -288,14 +288,14 @@ SERVICE: dict[str, list[Chart]] = {
             "Reloads",
             "bars",
             "short",
-            "Bundles switched to, and refused, in the shown time.",
+            "Bundles loaded and refused in the time range.",
             {"{{outcome}}": increase("larkfield_reloads_total", "outcome")},
         ),
         Chart(
             "Lost lines and records",
             "timeseries",
             "short",
-            "Log lines that nobody read in time and decisions the database could not take. Should be 0.",
+            "Log lines and decisions that were dropped, and database failures. Should be 0.",
             {
                 "log lines": rate("larkfield_log_lines_dropped_total"),
                 "decisions": rate("larkfield_decisions_dropped_total"),
@@ -305,7 +305,7 @@ SERVICE: dict[str, list[Chart]] = {
     ],
 }
 
-SHADOW = "Shadow: open while a second bundle is compared"
+SHADOW = "Shadow bundle (open this row while one is compared)"
 PSI = [(None, "green"), (0.1, "orange"), (0.25, "red")]
 ROUTER: dict[str, list[Chart]] = {
     "Decisions": [
@@ -320,7 +320,7 @@ ROUTER: dict[str, list[Chart]] = {
             "Share of teams",
             "bars",
             "percentunit",
-            "The team mix over the shown time. A jump: look at drift below and at what happened in the shop.",
+            "Share of each team in the time range. If it jumps, look at the drift below.",
             {
                 "{{team}}": (
                     f"sum by (team) (increase(larkfield_predictions_total{{{MINE}}}[$__range])) "
@@ -365,11 +365,11 @@ ROUTER: dict[str, list[Chart]] = {
             "Confidence",
             "heatmap",
             "percentunit",
-            "How sure the answers are. Mass that moves down means tickets that the bundle does not know.",
+            "Distribution of the confidence. If it moves down, tickets differ from the training tickets.",
             {"{{le}}": rate("larkfield_confidence_bucket", "", "le")},
         ),
     ],
-    "What comes in": [
+    "Incoming tickets": [
         Chart(
             "Unknown words",
             "timeseries",
@@ -397,7 +397,7 @@ ROUTER: dict[str, list[Chart]] = {
             "Median confidence",
             "timeseries",
             "percentunit",
-            "Half of the answers are surer than this, a tenth less sure than the lower line.",
+            "Median and 10th percentile of the confidence.",
             {
                 "median": quantile(0.5, "larkfield_confidence", MINE),
                 "p10": quantile(0.1, "larkfield_confidence", MINE),
@@ -409,7 +409,7 @@ ROUTER: dict[str, list[Chart]] = {
             "Drift by feature",
             "timeseries",
             "none",
-            "Population stability index against the bundle's validation tickets: below 0.1 calm, "
+            "Population stability index against the bundle's validation tickets: below 0.1 no drift, "
             "above 0.25 LarkfieldDrift in the runbook.",
             {"{{feature}}": f"max by (feature) (larkfield_drift_psi{{{MINE}}})"},
             12,
@@ -436,16 +436,16 @@ ROUTER: dict[str, list[Chart]] = {
             6,
         ),
     ],
-    "Right or wrong, by feedback": [
+    "Accuracy by feedback": [
         Chart(
             "Accuracy",
             "timeseries",
             "percentunit",
-            "Rolling share of right teams: all tickets, routed ones, reviewed ones; and what the bundle "
-            "promises for routed ones. Below: LarkfieldAccuracyDrop in the runbook.",
+            "Share of right teams: all, routed and reviewed tickets; and the precision that the bundle "
+            "states for routed ones. If lower: LarkfieldAccuracyDrop in the runbook.",
             {
                 "{{decision}}": f"min by (decision) (larkfield_feedback_accuracy{{{MINE}}})",
-                "promised": f"min(larkfield_bundle_precision{{{MINE}}})",
+                "stated": f"min(larkfield_bundle_precision{{{MINE}}})",
             },
         ),
         Chart(
@@ -462,14 +462,14 @@ ROUTER: dict[str, list[Chart]] = {
             "Feedback",
             "stacked",
             "cpm",
-            "Feedbacks a minute by the team that really solved the ticket.",
+            "Feedback per minute by the team that solved the ticket.",
             {"{{actual}}": "60 * " + rate("larkfield_feedback_total", 'actual=~"$team"', "actual")},
         ),
         Chart(
             "Confusion",
             "table",
             "short",
-            "Feedbacks by predicted and actual team; `unknown` = no decision of that ticket was found.",
+            "Feedback by predicted and actual team; `unknown`: no decision on the ticket was found.",
             {"feedbacks": (increase("larkfield_feedback_total", "predicted, actual"))},
             12,
         ),
@@ -477,7 +477,7 @@ ROUTER: dict[str, list[Chart]] = {
             "Wrong by predicted team",
             "bars",
             "percentunit",
-            "Share of feedbacks that named another team, by predicted team, in the shown time.",
+            "Share of feedback that names another team, by predicted team, in the time range.",
             {
                 "{{predicted}}": ratio(
                     increase("larkfield_feedback_wrong_total", "predicted"),
@@ -492,7 +492,7 @@ ROUTER: dict[str, list[Chart]] = {
             "Agreement",
             "timeseries",
             "percentunit",
-            "Share of live tickets that the second bundle sends to the same team.",
+            "Share of live tickets that the shadow bundle gives to the same team.",
             {
                 "same team": ratio(
                     rate("larkfield_shadow_tickets_total", 'outcome!="other_team"'),
@@ -508,7 +508,7 @@ ROUTER: dict[str, list[Chart]] = {
             "Where they differ",
             "table",
             "short",
-            "Tickets in the shown time by served and shadow team.",
+            "Tickets in the time range by served and shadow team.",
             {"tickets": (increase("larkfield_shadow_changes_total", "team, shadow_team"))},
         ),
         Chart(
@@ -526,7 +526,7 @@ ROUTER: dict[str, list[Chart]] = {
 
 
 def panel(chart: Chart) -> Any:
-    """A chart as the library's panel builder."""
+    """A chart as a panel builder of the library."""
     built = BUILDERS[chart.kind]().title(chart.title).description(chart.description).unit(chart.unit)
     built = built.datasource(SOURCE).span(chart.width).height(4 if chart.width == 4 else 8)
     instant = chart.kind in ("stat", "bars", "table")
@@ -547,7 +547,7 @@ def panel(chart: Chart) -> Any:
 
 
 def decorate(built: Any, chart: Chart) -> Any:
-    """What only one kind of panel has."""
+    """Set the options that only some kinds of panel have."""
     if chart.kind in ("timeseries", "stacked"):
         built = built.min(0) if chart.title != "Calibration" else built
         built = built.fill_opacity(25 if chart.kind == "stacked" else 5).show_points(
@@ -581,7 +581,7 @@ def decorate(built: Any, chart: Chart) -> Any:
 
 
 def build(uid: str, title: str, description: str, rows: dict[str, list[Chart]], teams: bool) -> Any:
-    """One dashboard with its variables: data source, job, instance and, where asked, team."""
+    """One dashboard with the variables data source, job, instance and, if `teams`, team."""
     made = dashboard.Dashboard(title).uid(uid).description(description).tags(["larkfield"])
     made = made.timezone("browser").refresh("30s").time("now-3h", "now").readonly()
     made = made.tooltip(models.DashboardCursorSync.CROSSHAIR)
@@ -605,7 +605,7 @@ def build(uid: str, title: str, description: str, rows: dict[str, list[Chart]], 
         made = made.with_variable(
             variable("team", "Team", known).multi(True).include_all(True).all_value(".*")
         )
-    number = itertools.count(1)  # links to a panel name its id
+    number = itertools.count(1)  # links to a panel use its id
     for name, charts in rows.items():
         row = dashboard.Row(name).id(next(number))
         panels = [panel(chart).id(next(number)) for chart in charts]
@@ -619,14 +619,14 @@ def build(uid: str, title: str, description: str, rows: dict[str, list[Chart]], 
 
 
 def nested(row: dashboard.Row, panels: list[Any]) -> dashboard.Row:
-    """A closed row with its panels side by side."""
+    """A collapsed row with its panels side by side."""
     for column, each in enumerate(panels):
         row = row.with_panel(each.grid_pos(models.GridPos(h=8, w=8, x=8 * column, y=1000)))
     return row
 
 
 def variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
-    """A variable filled from Prometheus each time the shown time changes."""
+    """A variable whose values come from Prometheus, read again when the time range changes."""
     return (
         dashboard.QueryVariable(name)
         .label(label)
@@ -637,20 +637,20 @@ def variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
     )
 
 
-def written() -> dict[str, str]:
+def files() -> dict[str, str]:
     """File name -> content of each dashboard."""
     boards = {
         "service.json": build(
             "larkfield-service",
             "Larkfield: Service",
-            "Is the router well: rate, errors, latency, saturation, versions.",
+            "Health of the service: rate, errors, latency, saturation, bundle versions.",
             SERVICE,
             teams=False,
         ),
         "router.json": build(
             "larkfield-router",
             "Larkfield: Router",
-            "Does it still route rightly: teams, decisions, confidence, drift, accuracy from feedback.",
+            "Quality of the routing: teams, decisions, confidence, drift, accuracy by feedback.",
             ROUTER,
             teams=True,
         ),
@@ -663,6 +663,6 @@ def written() -> dict[str, str]:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for name, content in written().items():
+    for name, content in files().items():
         (FOLDER / name).write_text(content, encoding="utf-8")
         print(FOLDER / name)

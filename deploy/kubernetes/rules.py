@@ -1,4 +1,4 @@
-"""Writes prometheus-rule.yaml: the rules of deploy/prometheus, as the Prometheus operator wants them."""
+"""Writes prometheus-rule.yaml: the rules of deploy/prometheus as a PrometheusRule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import yaml
 
 HERE = Path(__file__).parent
 RULES = HERE.parent / "prometheus" / "rules"
-HEADER = "# Made by rules.py from deploy/prometheus/rules; a test holds that they are the same.\n"
+HEADER = "# Written by rules.py from deploy/prometheus/rules; a test checks that they are the same.\n"
 
 
 def document() -> str:

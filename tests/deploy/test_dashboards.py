@@ -41,7 +41,7 @@ def generator() -> ModuleType:
 
 
 def test_the_files_are_what_the_code_writes(generator: ModuleType) -> None:
-    written = generator.written()
+    written = generator.files()
     assert {path.name for path in FILES} == set(written) == {"service.json", "router.json"}
     for path in FILES:
         assert path.read_text(encoding="utf-8") == written[path.name], "run deploy/grafana/dashboards.py"
