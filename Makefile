@@ -18,6 +18,12 @@ RECIPE ?= default
 OUT ?= runs/$(RECIPE)
 ARGS ?=
 
+# No library reports its usage to its makers.
+export ORT_DISABLE_TELEMETRY ?= 1
+export HF_HUB_DISABLE_TELEMETRY ?= 1
+export RAY_USAGE_STATS_ENABLED ?= 0
+export DO_NOT_TRACK ?= 1
+
 # One thread a process: tests and workers run side by side on few cores.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PYTEST := $(TEST_ENV) $(PY) -m pytest -n 2 --dist loadscope

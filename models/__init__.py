@@ -1,1 +1,5 @@
 """Text cleaning, tokenizer, network, decision and the bundle. Only `network` and `multihead` need torch."""
+
+from models.telemetry import switch_off
+
+switch_off()  # before any module here imports onnxruntime

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import models  # noqa: F401  switches the telemetry of libraries off
+
 # Continuous integration tries the same examples each time; a person's run tries new ones. No deadline: a busy
 # machine is slow, which says nothing about the code.
 settings.register_profile("ci", derandomize=True, deadline=None)

@@ -3,6 +3,7 @@
     serve run --app-dir deploy/ray serve_app:router     # the cluster that RAY_ADDRESS names, or this machine
     serve deploy deploy/ray/serve.yaml                  # permanently, see docs/operations.md
 
+Set RAY_USAGE_STATS_ENABLED=0 where the cluster is started, or Ray reports its usage to its makers.
 Settings are the same LARKFIELD_… variables, from the environment of the replicas. Machines of the cluster
 need the project installed; for `serve run` they do not need this file.
 """

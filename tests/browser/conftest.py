@@ -27,7 +27,11 @@ ARGUMENTS = [
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-domain-reliability",
     "--disable-sync",
+    "--metrics-recording-only",
+    "--no-pings",
 ]
 
 
