@@ -372,7 +372,7 @@ def test_corrections_survive_the_run_that_they_correct(tmp_path):
 
 
 def test_a_small_file_is_told_what_it_cannot_show(tickets_csv, tmp_path, capsys):
-    """Of about three tickets a team to validate on, 99 % precision cannot be shown, and at most one is routed."""
+    """About three tickets a team to validate on cannot show 99 % precision; at most one is routed."""
     out = tmp_path / "o"
     arguments = ["--data", str(tickets_csv(90)), "--out", str(out), "--recipe", "baseline", "--epochs", "12"]
     assert train_command.main(arguments) == 0
