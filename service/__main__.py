@@ -64,7 +64,8 @@ def _start(settings: Settings) -> int:
 
 def greet(settings: Settings, port: int) -> None:
     """The address, and one line to try."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    bare = settings.host.strip("[]")
+    host = f"[{bare}]" if ":" in bare else bare
     address = f"http://{host}:{port}"
     key = "" if not settings.api_keys.get_secret_value() else " -H 'X-API-Key: …'"
     text = _EXAMPLE if settings.bundle == SHIPPED_BUNDLE else "Put one of your own tickets here"

@@ -57,13 +57,14 @@ class Keys:
 
 
 def presented(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """The key in `Authorization: Bearer …` or `X-API-Key`, of ASGI headers."""
+    """The key in `Authorization: Bearer …` or `X-API-Key`, of ASGI headers; None for two that differ."""
+    keys = set()
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
-            return value[7:].strip()
-        if name == b"x-api-key":
-            return value.strip()
-    return None
+            keys.add(value[7:].strip())
+        elif name == b"x-api-key":
+            keys.add(value.strip())
+    return keys.pop() if len(keys) == 1 else None
 
 
 def _state(file: Path) -> tuple[int, int, int]:

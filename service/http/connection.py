@@ -18,8 +18,8 @@ from service.inference.service import Service
 
 # While the service ends: time for a client that has connected to send its request.
 _LAST_SECONDS = 1.0
-# Headers larger than this in all are refused.
-_MAX_HEADER_BYTES = 65_536
+# More than this that is no part of a body (headers, sizes of chunks, trailers) is refused.
+_MAX_BYTES_BETWEEN = 65_536
 _UPGRADE = re.compile(rb"(\A|\r\n)upgrade:", re.IGNORECASE)
 
 
@@ -48,7 +48,8 @@ class Protocol(HttpToolsProtocol):
         self._streaming = False
         self._reading_ended = False
         self._final_problem: Problem | None = None  # sent when the requests before it are answered
-        self._header_bytes = 0
+        self._fault: Problem | None = None
+        self._bytes_between = 0  # received since the last part of a body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -70,23 +71,34 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._reading_ended:
             return
-        if not self._body_pending() and b"pgrade" in data:
+        if not self._body_pending() and b"upgrade" in data.lower():
             data = without_upgrade(data)
-        if self._in_headers:
-            self._header_bytes += len(data)
+        self._bytes_between += len(data)
         super().data_received(data)
-        if self.parser is None or self.transport.is_closing():
+        if self.parser is None or self.transport.is_closing() or self._reading_ended:
             return
-        if not self._in_message:
+        if self._fault is not None:
+            self._refuse(self._fault)
+        elif self._in_message and self._bytes_between > _MAX_BYTES_BETWEEN:
+            self._refuse(Problem(431, "The headers or trailers are too large."))
+        else:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        """A request that has begun, and a connection without one, has a time to become complete.
+
+        Nothing that a client sends extends it, except parts of a body on /route/stream.
+        """
+        seconds = self._service.settings.header_timeout_seconds
+        if self._body_pending():
+            seconds = self._service.settings.body_timeout_seconds
+            if self._streaming:
+                self._disarm()
+        elif not self._in_message and self._has_unanswered():
             self._disarm()
-        elif self._in_headers:
-            if self._header_bytes > _MAX_HEADER_BYTES:
-                self._refuse(Problem(431, "The headers are too large."))
-            elif self._timer is None:
-                self._arm(self._service.settings.header_timeout_seconds)
-        elif self._streaming or self._timer is None:
-            self._disarm()
-            self._arm(self._service.settings.body_timeout_seconds)
+            return
+        if self._timer is None:
+            self._arm(seconds)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The client sends no more: answer what it has sent, then end the connection."""
@@ -104,16 +116,41 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_message = self._in_headers = True
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_headers:  # else it is a trailer: those are ignored (RFC 9110, 6.5.1)
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        self._bytes_between = 0
+        self._fault = self._fault or self._find_fault()
+        if self._fault is not None:
+            return  # `data_received` refuses it once the parser has returned
         self._in_headers = False
-        self._header_bytes = 0
         self._disarm()
         super().on_headers_complete()
         self._streaming = self.scope["path"] == "/route/stream"
 
+    def _find_fault(self) -> Problem | None:
+        """What makes a request one that another server on its way might read in another way."""
+        names = [name for name, _ in self.headers]
+        version, hosts = self.parser.get_http_version(), names.count(b"host")
+        if hosts > 1 or (hosts == 0 and version == "1.1"):
+            return Problem(400, "A request needs exactly one Host header.")
+        if version == "1.0" and b"transfer-encoding" in names:
+            return Problem(400, "A request of HTTP/1.0 has no Transfer-Encoding.")
+        if self.parser.should_upgrade():
+            return Problem(400, "Only HTTP/1.1 is spoken here: leave out Upgrade, and do not use CONNECT.")
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        if self._fault is None:
+            self._bytes_between = 0
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
-        self._in_message = False
-        super().on_message_complete()
+        if self._fault is None:
+            self._in_message = False
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Read no more of a request that was answered before its body was there (a wrong key, say).
@@ -173,9 +210,7 @@ class Protocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._service.metrics.refused.inc("slow")
-        if self._body_pending() and self.cycle.response_started:
-            self.transport.abort()
-        elif self._in_message:
+        if self._in_message:
             self._refuse(Problem(408, "The request took too long to arrive."))
         else:
             self.transport.close()
@@ -192,6 +227,9 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse(self, problem: Problem) -> None:
         """Answer a request that is not one, after those before it, and close the connection."""
+        if self._body_pending() and self.cycle.response_started:
+            self.transport.abort()  # in the middle of its answer only the end of the connection can tell
+            return
         if not self._has_unanswered():
             self._send_problem(problem)
             return

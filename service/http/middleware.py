@@ -129,6 +129,7 @@ class Middleware:
         self._app = app
         self._service = service
         self._direct = direct
+        self._hosts = _local_names(service)
         self.rules = rules_of(service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,7 +143,7 @@ class Middleware:
         exchange = Exchange(service, scope, receive, send)
         handler = self._direct.get(path) if method == "POST" else None
         try:
-            self._check(self._rules_for(path), exchange, method)
+            self._check(self._rules_for(path), exchange, scope)
             if handler is not None:
                 await exchange.respond(200, *await handler(service, exchange))
             else:
@@ -175,22 +176,46 @@ class Middleware:
             found = self.rules.get(path + "*")
         return found
 
-    def _check(self, rules: Rules, exchange: Exchange, method: str) -> None:
-        """Problem 401, 403, 413 or 415 for a request that its path does not take."""
+    def _check(self, rules: Rules, exchange: Exchange, scope: Scope) -> None:
+        """Problem 401, 403, 413, 415 or 421 for a request that its path does not take."""
+        if self._hosts is not None:
+            _require_host(exchange.headers.get(b"host", b""), self._hosts)
         if rules.key != "none":
-            _require_key(self._service, exchange.headers, rules.key == "admin")
+            _require_key(self._service, scope["headers"], rules.key == "admin")
         _refuse_compressed(exchange.headers.get(b"content-encoding"))
         exchange.limit(rules.limit_bytes)
-        if rules.content_type is not None and method == "POST":
+        if rules.content_type is not None and scope["method"] == "POST":
             _require_type(exchange.headers.get(b"content-type"), rules.content_type)
 
 
-def _require_key(service: Service, headers: dict[bytes, bytes], admin: bool) -> None:
+def _local_names(service: Service) -> frozenset[bytes] | None:
+    """The names of this machine, where only it can call the service and without a key; else None.
+
+    A page of another site could let its own name lead to this machine and call the service with it from a
+    browser here (DNS rebinding). The name would be in the Host header.
+    """
+    settings = service.settings
+    if service.keys.required or settings.allow_no_keys or not settings.loopback:
+        return None
+    return frozenset((b"localhost", b"127.0.0.1", b"[::1]", settings.host.lower().encode()))
+
+
+def _require_host(host: bytes, names: frozenset[bytes]) -> None:
+    name = host.lower()
+    if name not in names and name.rpartition(b":")[0] not in names:
+        raise Problem(
+            421,
+            "The service answers to localhost here. To call it by another name, set API keys or "
+            "LARKFIELD_ALLOW_NO_KEYS=true.",
+        )
+
+
+def _require_key(service: Service, headers: Headers, admin: bool) -> None:
     """Raise 401 unless the key is valid; anyone may call if no key is configured, but nobody /admin: 403."""
     keys = service.admin_keys if admin else service.keys
     if admin and not keys.required:
         raise Problem(403, "No admin key is configured; set LARKFIELD_ADMIN_KEY to open this.")
-    if not keys.required or keys.admits(presented(headers.items())):
+    if not keys.required or keys.admits(presented(headers)):
         return
     service.metrics.refused.inc("unauthorized")
     raise Problem(

@@ -67,6 +67,8 @@ def test_a_key_may_come_in_either_header() -> None:
     assert presented([(b"x-api-key", b"abc")]) == b"abc"
     assert presented([(b"authorization", b"Basic abc")]) is None
     assert presented([]) is None
+    assert presented([(b"x-api-key", b"a"), (b"x-api-key", b"b")]) is None, "which of two is meant?"
+    assert presented([(b"authorization", b"Bearer a"), (b"x-api-key", b"a")]) == b"a"
 
 
 def test_a_server_with_keys(start: Callable[..., Running], tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_line_that_is_too_long_fails_alone(start: Callable[..., Running]) -> N
 def test_answers_come_while_the_request_is_being_sent(server: Running) -> None:
     with server.connect() as connection:
         connection.sendall(
-            b"POST /route/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"POST /route/stream HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
         )
         for number in range(3):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.service.conftest import Running, until
 
-HEAD = b"POST /route HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /route HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 LENGTH = b"Content-Length: 30\r\n\r\n"
 
 
@@ -109,6 +109,98 @@ def test_a_client_that_stops_is_cut_off(start: Callable[..., Running], sent: byt
     assert running.route("parcel").status == 200
 
 
+def test_empty_lines_do_not_keep_a_connection_open(start: Callable[..., Running]) -> None:
+    running = start(header_timeout_seconds=0.5)
+    fresh, used = running.connect(), running.connect()
+    with fresh, used:
+        used.sendall(request_of(0))
+        while b'"ticket_id":"0"' not in used.recv(65_536):
+            pass
+        for connection in (fresh, used):
+            connection.settimeout(60)
+            with pytest.raises(OSError):  # noqa: PT012
+                for _ in range(3000):
+                    connection.sendall(b"\r\n")
+                    time.sleep(0.02)
+                raise AssertionError("it was allowed to stay")
+
+
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "endless", [b"X-T: " + b"a" * 8000 + b"\r\n", b"a" * 8000], ids=["many trailers", "one long trailer"]
+)
+def test_endless_trailers_are_refused(server: Running, endless: bytes) -> None:
+    with server.connect() as connection:
+        sent = 0
+        try:
+            connection.sendall(CHUNKED + b'11\r\n{"text":"parcel"}\r\n0\r\nX-F: ')
+            for _ in range(2000):
+                connection.sendall(endless)
+                sent += len(endless)
+        except OSError:
+            pass
+    assert sent < 6_000_000, "the server read on and on"
+    assert server.route("parcel").status == 200
+
+
+def test_a_long_chunk_extension_is_refused(server: Running) -> None:
+    with server.connect() as connection:
+        response = b""
+        try:
+            connection.sendall(CHUNKED + b"1;")
+            for _ in range(1000):
+                connection.sendall(b"a" * 8000)
+            response = everything(connection)
+        except OSError:
+            pass  # the kernel may drop the answer with what it could not deliver
+    assert response == b"" or status(response) == 431
+
+
+def test_a_key_in_a_trailer_is_no_key(start: Callable[..., Running]) -> None:
+    running = start(api_keys="right")
+    body = b'14\r\n{"text":"parcel la"}\r\n0\r\nX-API-Key: right\r\n\r\n'
+    with running.connect() as connection:
+        # The body comes in the same packet, so that its trailers are there before the key is looked at.
+        connection.sendall(CHUNKED + body)
+        assert status(connection.recv(65_536)) == 401
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        HEAD.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+    ids=["no Host", "two Hosts", "chunks in HTTP/1.0", "CONNECT"],
+)
+def test_what_servers_may_read_in_two_ways_is_refused(server: Running, head: bytes) -> None:
+    with server.connect() as connection:
+        connection.sendall(head + request_of(7))
+        response = everything(connection)
+    assert status(response) == 400
+    assert b'"ticket_id"' not in response, "what came behind it was answered"
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("localhost", 200), ("127.0.0.1:8000", 200), ("[::1]:80", 200), ("evil.example", 421), ("", 421)],
+)
+def test_without_keys_only_the_names_of_this_machine_lead_here(
+    server: Running, host: str, expected: int
+) -> None:
+    assert server.call("POST", "/route", {"text": "parcel"}, host=host).status == expected
+
+
+def test_with_a_key_any_name_leads_here(start: Callable[..., Running]) -> None:
+    running = start(api_keys="right")
+    ticket = {"text": "parcel"}
+    assert running.call("POST", "/route", ticket, host="desk.example", x_api_key="right").status == 200
+
+
 def test_dripping_bytes_does_not_extend_the_time(start: Callable[..., Running]) -> None:
     running = start(header_timeout_seconds=0.5)
     with running.connect() as connection, pytest.raises(OSError):  # noqa: PT012
@@ -150,7 +242,7 @@ def test_a_client_that_never_reads_is_cut_off(start: Callable[..., Running]) -> 
     with running.connect() as connection:
         connection.settimeout(0.2)
         connection.sendall(
-            b"POST /route/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"POST /route/stream HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
         )
         line = b'{"text": "parcel late"}\n' * 200
@@ -200,7 +292,9 @@ def test_requests_in_one_packet_are_answered_in_order(server: Running) -> None:
         for number in range(5):
             body = json.dumps({"ticket_id": str(number), "text": "parcel"}).encode()
             requests += HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-        connection.sendall(requests + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        connection.sendall(
+            requests + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
         response = everything(connection)
     places = [response.index(b'"ticket_id":"%d"' % number) for number in range(5)]
     assert places == sorted(places)
@@ -273,7 +367,7 @@ COMMON = {
         (HEAD.replace(b"/json", b"/xml") + b"Content-Length: 2\r\n\r\n{}", 415),
         (HEAD.replace(b"/route", b"/route/batch") + b"Content-Length: 2\r\nConnection: close\r\n\r\n{}", 422),
         (HEAD.replace(b"/route", b"/nowhere") + b"Content-Length: 0\r\nConnection: close\r\n\r\n", 404),
-        (b"DELETE /route HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
+        (b"DELETE /route HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 405),
         (b"nonsense\r\n\r\n", 400),
     ],
 )
@@ -295,7 +389,9 @@ def test_a_request_whose_body_comes_later_is_answered_after_the_one_before(serve
         first = b""
         while b'"ticket_id":"0"' not in first:
             first += connection.recv(65_536)
-        connection.sendall(later[-10:] + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        connection.sendall(
+            later[-10:] + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
         response = first + everything(connection)
     assert b'"ticket_id":"1"' in response
     assert response.endswith(b'{"status":"ok"}')
@@ -313,13 +409,17 @@ def test_a_second_request_that_is_slow_is_told_so(start: Callable[..., Running])
     assert status(response[response.index(b"HTTP/1.1 ") :]) == 408
 
 
+@pytest.mark.parametrize("name", [b"Upgrade", b"UPGRADE"])
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
-def test_a_wish_for_another_protocol_costs_no_ticket(server: Running, protocol: bytes) -> None:
+def test_a_wish_for_another_protocol_costs_no_ticket(server: Running, protocol: bytes, name: bytes) -> None:
     """Java's HTTP client asks for HTTP/2 with each request; the body is HTTP/1.1 all the same."""
     body = b'{"text": "parcel late"}'
-    wish = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: %s\r\nHTTP2-Settings: AA\r\n" % protocol
+    wish = b"Connection: Upgrade, HTTP2-Settings, close\r\n%s: %s\r\nHTTP2-Settings: AA\r\n" % (
+        name,
+        protocol,
+    )
     request = HEAD + wish + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    for at in (0, request.index(b"Upgrade:")):  # in one packet, and in two
+    for at in (0, request.index(name + b":")):  # in one packet, and in two
         with server.connect() as connection:
             connection.sendall(request[:at])
             time.sleep(0.1 if at else 0)

@@ -20,7 +20,7 @@ def client(tmp_path_factory):
         api_keys="secret",  # the page needs none
         feedback_url=f"sqlite:///{folder}/feedback.db",
     )
-    with TestClient(create_app(settings)) as client:
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
         yield client
 
 
