@@ -474,6 +474,14 @@ ROUTER: dict[str, list[Chart]] = {
             12,
         ),
         Chart(
+            "Teams unknown to the bundle",
+            "bars",
+            "short",
+            "Tickets in the window that were solved by a team the bundle does not know: train again.",
+            {"{{team}}": f"max by (team) (larkfield_feedback_unknown_team{{{MINE}}})"},
+            12,
+        ),
+        Chart(
             "Wrong by predicted team",
             "bars",
             "percentunit",

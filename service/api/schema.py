@@ -6,17 +6,42 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
     StringConstraints,
     TypeAdapter,
+    ValidationInfo,
     model_validator,
 )
 
 Level = Literal["none", "tokens", "heads", "full"]
+
+
+def _number_as_text(value: Any) -> Any:
+    """Helpdesks number their tickets: 4711 and 4711.0 are the id "4711"."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _empty_if_null(value: Any, info: ValidationInfo) -> Any:
+    """A mail with a subject alone has no text; null stands for that only beside a subject."""
+    if value is None:
+        if not (info.data.get("subject") or "").strip():
+            raise ValueError("null is allowed only with a subject: give a text or a subject")
+        return ""
+    return value
+
+
 # Limits in characters; the body limit in bytes comes first.
-TicketId = Annotated[str, StringConstraints(max_length=200)]
+_Number = BeforeValidator(_number_as_text, json_schema_input_type=str | int)
+TicketId = Annotated[str, StringConstraints(max_length=200), _Number]
+SomeTicketId = Annotated[str, StringConstraints(min_length=1, max_length=200), _Number]
+# Which helpdesk a ticket id is from: rt, zammad, desk-2.
+Source = Annotated[str, StringConstraints(max_length=50, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+Text = Annotated[str, BeforeValidator(_empty_if_null, json_schema_input_type=str | None)]
 # No path of the system holds a NUL.
 Folder = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 Subject = Annotated[str, StringConstraints(max_length=2_000)]
@@ -49,9 +74,14 @@ class RouteRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [_TICKET]})
 
-    ticket_id: TicketId | None = Field(None, description="Your id; it comes back in the answer.")
+    ticket_id: TicketId | None = Field(
+        None, description="Your id, a text or a number; it comes back as text."
+    )
+    source: Source | None = Field(None, description="The helpdesk that the id is from, if there are several.")
     subject: Subject | None = Field(None, description="The ticket's subject line.")
-    text: str = Field(description="The ticket's text. HTML and quoted replies may stay in.")
+    text: Text = Field(
+        description="The ticket's text. HTML and quoted replies may stay in. null for a subject alone."
+    )
     explain: Level = Field("none", description="How much to say about why.")
 
 

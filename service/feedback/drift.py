@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +28,7 @@ from service.feedback.rows import StoreUnavailable
 if TYPE_CHECKING:
     from prometheus_client import Gauge
 
+    from models.bundle import BundleConfig
     from service.feedback.store import Store
     from service.inference.runtime import Runtime
     from service.inference.service import Service
@@ -38,6 +39,7 @@ FEATURES = ("team", "confidence", "unknown_ratio", "length")
 SMALLEST_SHARE = 1e-4  # used for empty bins, whose logarithm would be infinite
 CALIBRATION_BINS = 10
 PRUNE_EVERY_SECONDS = 600.0
+MOST_UNKNOWN_TEAMS = 20  # that get a gauge of their own
 
 
 def population_stability_index(expected: Sequence[float], actual: Sequence[float]) -> float:
@@ -111,10 +113,18 @@ class Measured(NamedTuple):
     drift_tickets: int
     quality: Quality
     feedback_tickets: int
+    unknown_teams: dict[str, int]
 
 
-def measure(store: Store, version: str, reference: Mapping[str, Any], window: int, least: int) -> Measured:
-    """Drift and quality over the newest `window` tickets of a bundle version, if there are `least`."""
+def unknown_teams(rows: Sequence[Any], teams: Collection[str]) -> dict[str, int]:
+    """Tickets by the team that solved them, of the commonest teams that the bundle does not know."""
+    names = (row.actual for row in rows if row.actual not in teams and not row.actual.startswith("#"))
+    return dict(Counter(names).most_common(MOST_UNKNOWN_TEAMS))
+
+
+def measure(store: Store, config: BundleConfig, window: int, least: int) -> Measured:
+    """Drift and quality over the newest `window` tickets of a bundle, if there are `least`."""
+    version, reference = config.version, config.reference
     rows = store.recent_decisions(version, window)
     answers = store.recent_feedback(version, window)
     return Measured(
@@ -122,6 +132,7 @@ def measure(store: Store, version: str, reference: Mapping[str, Any], window: in
         len(rows),
         quality(answers if len(answers) >= least else []),
         len(answers),
+        unknown_teams(answers, config.teams),
     )
 
 
@@ -143,6 +154,7 @@ class DriftMonitor:
         self.service = service
         self.store = store
         self._define(partial(service.metrics.gauge, across="livemostrecent"))
+        self._unknown_shown: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="drift", daemon=True)
 
@@ -168,8 +180,7 @@ class DriftMonitor:
         store.match_late()
         found = measure(
             store,
-            runtime.version,
-            runtime.config.reference,
+            runtime.config,
             settings.drift_window,
             settings.drift_least,
         )
@@ -183,6 +194,9 @@ class DriftMonitor:
         self.accuracy.labels("review").set(quality.review_accuracy)
         self.calibration.set(quality.calibration_error)
         self.overconfidence.set(quality.overconfidence)
+        for team in {*self._unknown_shown, *found.unknown_teams}:
+            self.unknown_team.labels(team).set(found.unknown_teams.get(team, 0))
+        self._unknown_shown |= found.unknown_teams.keys()
         self.measured_at.set(time.time())
 
     def _define(self, gauge: Callable[..., Gauge]) -> None:
@@ -193,6 +207,9 @@ class DriftMonitor:
         self.calibration = gauge("calibration_error", "Expected calibration error, by feedback.")
         self.overconfidence = gauge("overconfidence", "Mean confidence minus accuracy, by feedback.")
         self.precision = gauge("bundle_precision", "Accuracy that the bundle states for routed tickets.")
+        self.unknown_team = gauge(
+            "feedback_unknown_team", "Feedback in the window that names a team unknown to the bundle.", "team"
+        )
         self.measured_at = gauge("drift_measured_timestamp_seconds", "When drift was measured last.")
 
     def _run(self) -> None:

@@ -9,45 +9,85 @@ answers 200 only when the feedback is on disk. This command turns feedback into 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic, time
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from models.tickets.columns import team_name
+from service.api.schema import SomeTicketId, Source
 from service.feedback.decision_log import DecisionLog, opener
-from service.feedback.rows import Decided, StoreUnavailable
+from service.feedback.rows import NO_TEAM, Decided, StoreUnavailable
 
 if TYPE_CHECKING:
+    from service.feedback.store import Store
     from service.inference.service import Answer, Service
 
 log = logging.getLogger("larkfield.feedback")
 
-Identifier = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+RequestId = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Outcome = Literal["none_of_these", "not_a_ticket"]
+UNKNOWN_TEAM = "unknown_team"  # in metrics, for every team that the bundle does not know
 _GIVEN: Any = {"ticket_id": "T-1001", "team": "payment"}
 _TAKEN: Any = {
     "status": "created",
     "ticket_id": "T-1001",
     "request_id": "5f0c9b1e2d3a4c5600000017",
+    "source": None,
     "team": "payment",
+    "known": True,
     "predicted": "returns",
     "correct": False,
 }
 
 
-class FeedbackRequest(BaseModel):
-    """The team that solved a ticket."""
+class TicketName(BaseModel):
+    """The ticket that feedback is about."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [_GIVEN]})
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    ticket_id: Identifier | None = Field(None, description="The id that came with the ticket.")
-    request_id: Identifier | None = Field(None, description="Or the X-Request-ID of its answer.")
-    team: Identifier = Field(description="The team that solved it; one of the bundle's teams.")
+    ticket_id: SomeTicketId | None = Field(None, description="The id that came with the ticket.")
+    request_id: RequestId | None = Field(None, description="Or the X-Request-ID of its answer.")
+    source: Source | None = Field(None, description="The helpdesk that the id is from, as at POST /route.")
 
     @model_validator(mode="after")
     def _one_name(self) -> Self:
         if (self.ticket_id is None) == (self.request_id is None):
             raise ValueError("name the ticket by ticket_id or by request_id, one of the two")
+        return self
+
+    def fields(self) -> dict[str, str | None]:
+        """The arguments that name the ticket to the store."""
+        return {"ticket_id": self.ticket_id, "request_id": self.request_id, "source": self.source}
+
+
+class FeedbackRequest(TicketName):
+    """The team that solved a ticket, or the verdict that no team fits."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [_GIVEN]})
+
+    team: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
+        None, description="The team that solved it; it may be one that the bundle does not know."
+    )
+    outcome: Outcome | None = Field(None, description="Instead of a team: no team fits, or it is no ticket.")
+
+    @field_validator("team")
+    @classmethod
+    def _is_a_team(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        name = team_name(value)
+        if not name or name.startswith("#"):
+            raise ValueError("this is not the name of a team")
+        return name
+
+    @model_validator(mode="after")
+    def _one_verdict(self) -> Self:
+        if (self.team is None) == (self.outcome is None):
+            raise ValueError("give the team that solved the ticket, or an outcome, one of the two")
         return self
 
 
@@ -59,9 +99,17 @@ class FeedbackResponse(BaseModel):
     status: Literal["created", "unchanged", "changed"]
     ticket_id: str | None
     request_id: str | None
-    team: str
+    source: str | None
+    team: str | None = Field(description="null where an outcome was given.")
+    known: bool = Field(description="Whether the bundle knows the team; if not, train again to add it.")
     predicted: str | None = Field(description="The team that was predicted; null if not known.")
     correct: bool | None = Field(description="Whether the prediction was right; null if not known.")
+
+
+class RemovedFeedback(BaseModel):
+    """Whether there was feedback to remove."""
+
+    status: Literal["removed", "unchanged"]
 
 
 def install(app: FastAPI, service: Service) -> None:
@@ -89,6 +137,8 @@ def install(app: FastAPI, service: Service) -> None:
                 encoding.unknown,
                 time(),
                 answer.joined.text if settings.feedback_store_text else None,
+                answer.ticket.source,
+                " ".join(decision.reasons),
             )
         )
 
@@ -123,33 +173,22 @@ class CircuitBreaker:
 
 
 def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed: Any) -> None:
-    from service.api.problems import Problem, unavailable
+    from service.api.problems import unavailable
     from service.http.routes import problem_responses
 
     counter = service.metrics.counter
     received = counter("feedback", "Feedback by team; repeated feedback counts once.", "predicted", "actual")
     wrong = counter("feedback_wrong", "Feedback that names another team than the predicted one.", "predicted")
-
     breaker = CircuitBreaker(service.settings.retry_after_seconds)
+    responses = problem_responses(401, 413, 415, 422, 500, 503)
 
-    @app.post(
-        "/feedback",
-        summary="Report the team that solved a ticket",
-        tags=["feedback"],
-        responses=problem_responses(401, 413, 415, 422, 500, 503),
-    )
-    def feedback(body: FeedbackRequest) -> FeedbackResponse:
-        """Repeated feedback counts once; a later team replaces an earlier one. 200: it is on disk."""
-        teams = service.loaded().config.teams
-        if body.team not in teams:
-            message = "must be one of: " + ", ".join(teams)
-            raise Problem(422, f"team {message}", errors=[{"field": "team", "message": message}])
+    @contextmanager
+    def stored() -> Iterator[Store]:
+        """The database with every queued decision in it; Problem 503 if it fails."""
         try:
             breaker.check()
             decisions.flush()  # the decision on this ticket may still be queued
-            receipt = decisions.store().add_feedback(
-                body.team, ticket_id=body.ticket_id, request_id=body.request_id
-            )
+            yield decisions.store()
         except StoreUnavailable as error:
             if breaker.open(str(error)):
                 failed()
@@ -157,15 +196,38 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
             raise unavailable(
                 f"The feedback was not stored: {error}.", service.settings.retry_after_seconds
             ) from None
+
+    @app.post(
+        "/feedback", summary="Report the team that solved a ticket", tags=["feedback"], responses=responses
+    )
+    def feedback(body: FeedbackRequest) -> FeedbackResponse:
+        """Repeated feedback counts once; a later team replaces an earlier one. 200: it is on disk.
+
+        A team that the bundle does not know is stored and counted as wrong.
+        """
+        known = body.team is None or body.team in service.loaded().config.teams
+        actual = body.team or NO_TEAM[body.outcome or "none_of_these"]
+        with stored() as store:
+            receipt = store.add_feedback(actual, **body.fields())
         if receipt.status == "created":
-            received.labels(receipt.predicted or "unknown", receipt.actual).inc()
+            label = UNKNOWN_TEAM if not known else actual.removeprefix("#")
+            received.labels(receipt.predicted or "unknown", label).inc()
             if receipt.predicted not in (None, receipt.actual):
                 wrong.labels(receipt.predicted).inc()
         return FeedbackResponse(
             status=receipt.status,
             ticket_id=receipt.ticket_id,
             request_id=receipt.request_id,
-            team=receipt.actual,
+            source=receipt.source,
+            team=body.team,
+            known=known,
             predicted=receipt.predicted,
             correct=None if receipt.predicted is None else receipt.predicted == receipt.actual,
         )
+
+    @app.post("/feedback/remove", summary="Take feedback back", tags=["feedback"], responses=responses)
+    def remove(body: TicketName) -> RemovedFeedback:
+        """Remove the feedback on a ticket, as if it had never been given."""
+        with stored() as store:
+            removed = store.remove_feedback(**body.fields())
+        return RemovedFeedback(status="removed" if removed else "unchanged")

@@ -1,131 +1,234 @@
 """Feedback as training data: the tickets that were reported, with the teams that solved them.
 
-The text of a ticket comes from the service's own database where LARKFIELD_FEEDBACK_STORE_TEXT allowed it to
-be kept, otherwise from the helpdesk's own export (`--tickets`), joined by ticket id.
+The text of a ticket comes from the service's own database if LARKFIELD_FEEDBACK_STORE_TEXT allowed it to be
+kept, otherwise from the helpdesk's own export (`--tickets`), joined by ticket id. Ticket files are read as
+training reads them (`models.tickets`).
 """
 
 from __future__ import annotations
 
 import argparse
-import codecs
 import csv
 import io
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from models.files import atomic_write
+from models.text import join
+from models.tickets.columns import ID_COLUMNS, tidy
+from models.tickets.columns import ticket_id as id_in
+from models.tickets.faults import Faults
+from models.tickets.rows import read_rows
 
 COLUMNS = ("ticket_id", "text", "team")
-MOST_CHARACTERS = 10_000_000  # of one field; more is a quote that never closes
+IDS_SHOWN = 3
+
+Row = dict[str, str]  # by COLUMNS
 
 
 def read_tickets(
-    path: Path, id_column: str, text_columns: Sequence[str], team_column: str | None
-) -> list[dict[str, str]]:
-    """The tickets of a CSV (comma, semicolon, tab or bar) under the names that `make train` expects.
+    path: Path, id_column: str | None, text_columns: Sequence[str], team_column: str | None
+) -> list[Row]:
+    """The tickets of a file under the names in COLUMNS; several text columns are put below each other.
 
-    Several text columns are put below each other. Rows without an id are named after the file and their row.
-    ValueError names a column that is missing or there twice, and a file or line that cannot be read.
+    Rows without an id are named after the file and their row. `team_column` None: only texts are needed, and
+    each row must have an id. DataError lists what is missing; other faults are printed.
     """
-    csv.field_size_limit(MOST_CHARACTERS)
-    with path.open("rb") as start:
-        wide = start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    with path.open(newline="", encoding="utf-16" if wide else "utf-8-sig") as file:
-        try:
-            header = file.readline()
-            file.seek(0)
-            reader = csv.DictReader(file, delimiter=max(",;\t|", key=header.count), strict=True)
-            names = list(reader.fieldnames or ())
-            # Texts without a team are there to be found by their id.
-            _check_columns(path, names, (team_column or id_column, *text_columns))
-            return [
-                {
-                    "ticket_id": row.get(id_column) or f"{path.stem}-{number}",
-                    "text": "\n".join(row[column] for column in text_columns if row[column]),
-                    "team": (row[team_column] or "") if team_column else "",
-                }
-                for number, row in enumerate(reader, start=2)
-            ]
-        except UnicodeError:
-            raise ValueError(f"{path.name} is no CSV in UTF-8: save it as one") from None
-        except csv.Error as error:
-            raise ValueError(f"{path.name} is no sound CSV: {error} (line {reader.line_num})") from None
+    faults = Faults()
+    required = [*text_columns, *([team_column] if team_column else []), *([id_column] if id_column else [])]
+    optional = [name for name in ID_COLUMNS if name not in required]
+    tickets = []
+    for number, values in read_rows(path, required, optional, faults):
+        given = id_in(values, id_column)
+        texts = [values[column] for column in text_columns if values[column]]
+        team = tidy(values[team_column]) if team_column else ""
+        tickets.append(
+            {"ticket_id": given or f"{path.stem}-{number}", "text": "\n".join(texts), "team": team}
+        )
+    faults.stop_if_fatal()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return tickets
 
 
-def _check_columns(path: Path, names: list[str], needed: Iterable[str]) -> None:
-    missing = [repr(column) for column in needed if column not in names]
-    if missing:
-        there = ", ".join(names)[:1_000] or "nothing"
-        raise ValueError(f"{path.name} has no column {' and no column '.join(missing)}; it has: {there}")
-    twice = [column for column in needed if names.count(column) > 1]
-    if twice:
-        raise ValueError(f"{path.name} has {names.count(twice[0])} columns {twice[0]!r}: rename all but one")
+def corrections(rows: Iterable[Any], texts: Mapping[str, str]) -> Iterator[Row]:
+    """Feedback that can be trained on: the solved ticket's id, text and team, oldest first.
 
-
-def corrections(rows: Iterable[Any], texts: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Feedback that can be trained on: the solved ticket's id, text and real team."""
+    Ids of a helpdesk that named itself are written source:id. Verdicts that name no team are left out.
+    """
     for row in rows:
-        text = row.text or texts.get(row.ticket_id or "")
+        if row.actual.startswith("#"):
+            continue
+        text = row.text or texts.get(as_text(row.ticket_id))
         if text and text.strip():
-            yield {"ticket_id": row.ticket_id or row.request_id, "text": text, "team": row.actual}
+            name = row.ticket_id or row.request_id
+            yield {
+                "ticket_id": f"{row.source}:{name}" if row.source else name,
+                "text": text,
+                "team": row.actual,
+            }
 
 
-def merged(base: Iterable[dict[str, str]], fresh: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
-    """Earlier tickets and new ones; where both have a ticket id, the new team counts."""
+def as_text(ticket_id: str | None) -> str:
+    """An id in the form that ids of files are compared in: "1.0", as spreadsheets write numbers, is "1"."""
+    return id_in({"ticket_id": ticket_id or ""})
+
+
+def merged(base: Sequence[Row], fresh: Iterable[Row]) -> list[Row]:
+    """Earlier tickets and new ones, which replace earlier ones of the same id.
+
+    If several earlier tickets have one id, only the one with the same text is replaced.
+    """
     newer = {row["ticket_id"]: row for row in fresh}
-    met = set()
+    times = Counter(row["ticket_id"] for row in base)
+    rows, met = [], set()
     for row in base:
-        met.add(row["ticket_id"])
-        yield newer.get(row["ticket_id"], row)
-    yield from (row for ticket_id, row in newer.items() if ticket_id not in met)
+        new = newer.get(row["ticket_id"])
+        if new is not None and (times[row["ticket_id"]] == 1 or same_text(row) == same_text(new)):
+            met.add(row["ticket_id"])
+            row = new
+        rows.append(row)
+    return rows + [row for name, row in newer.items() if name not in met]
+
+
+def one_team_per_text(rows: Iterable[Row], fresh: Iterable[Row]) -> tuple[list[Row], int]:
+    """The rows with one team for each text that has feedback, the newest; and how many rows changed."""
+    teams = {same_text(row): row["team"] for row in fresh}
+    changed = 0
+    settled = []
+    for row in rows:
+        team = teams.get(same_text(row), row["team"])
+        changed += team != row["team"]
+        settled.append(row | {"team": team})
+    return settled, changed
+
+
+def same_text(row: Row) -> str:
+    """The text as the network reads it, so that texts which it cannot tell apart are equal."""
+    return " ".join(join(None, row.get("text", "")).text.split()).casefold()
+
+
+def conflicts(rows: Iterable[Row]) -> int:
+    """How many texts stand under two teams or more."""
+    teams: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        teams[same_text(row)].add(row["team"])
+    return sum(len(each) > 1 for each in teams.values())
+
+
+def of_one_source(rows: Sequence[Any], source: str | None) -> Sequence[Any]:
+    """The feedback of one helpdesk; ValueError if there are several and `source` names none of them."""
+    sources = sorted({row.source for row in rows if row.source})
+    if source is not None:
+        if source not in sources:
+            known = ", ".join(sources) or "none"
+            raise ValueError(f"no feedback has the source {source!r}; sources: {known}")
+        return [row for row in rows if row.source == source]
+    if len({row.source for row in rows}) > 1:
+        raise ValueError(
+            f"there is feedback from several helpdesks ({', '.join(sources)}), whose ids may be the same: "
+            "name the one that the file of --tickets is from with --source"
+        )
+    return rows
 
 
 def export(chosen: argparse.Namespace) -> int:
     """Write the CSV and print what went into it."""
     from service.feedback.store import Store
-    from service.settings import Settings
 
-    url = chosen.url or Settings().feedback_url
-    if not url:
-        raise ValueError("feedback is switched off: set LARKFIELD_FEEDBACK_URL or name a database with --url")
+    url = database(chosen.url)
     columns = chosen.text_column or ["text"]
-    base: list[dict[str, str]] = []
+    base: list[Row] = []
     if chosen.add_to:
         base = read_tickets(chosen.add_to, chosen.id_column, columns, chosen.team_column)
-    texts = {}
-    if chosen.tickets:
-        tickets = read_tickets(chosen.tickets, chosen.id_column, columns, None)
-        texts = {row["ticket_id"]: row["text"] for row in tickets}
-    expect_database(url)
     store = Store(url)
-    rows = store.feedback_with_text(chosen.since)
+    rows: Sequence[Any] = store.feedback_with_text(chosen.since)
     store.close()
+    if chosen.tickets or chosen.source:
+        rows = of_one_source(rows, chosen.source)
+    texts: dict[str, str] = {}
+    if chosen.tickets:
+        tickets = read_tickets(chosen.tickets, chosen.id_column or _id_column(chosen.tickets), columns, None)
+        texts = {row["ticket_id"]: row["text"] for row in tickets}
     fresh = list(corrections(rows, texts))
-    written = list(merged(base, fresh))
-    if not written:
+    if not fresh and not base:
         lost = "none of them with a text: see --tickets" if rows else "none was given in that time"
+        _tell_unmatched(rows, texts, chosen.tickets)
         raise ValueError(f"nothing to train on: {len(rows)} feedbacks, {lost}; no file was written")
+    written, changed = one_team_per_text(merged(base, fresh), fresh)
     write_tickets(chosen.out, written)
-    wrong = sum(row.predicted is not None and row.predicted != row.actual for row in rows)
-    print(f"{len(rows)} feedbacks, {wrong} corrected the router, {len(rows) - len(fresh)} have no text")
-    if rows and not fresh:
-        print("no text: name the helpdesk's own export with --tickets, or set LARKFIELD_FEEDBACK_STORE_TEXT")
+    _tell(rows, fresh, base, changed)
+    _tell_unmatched(rows, texts, chosen.tickets)
+    if left := conflicts(written):
+        print(f"{left} texts stand under two teams in {chosen.add_to}; no feedback says which one is right")
     print(f"{len(written)} tickets in {chosen.out}; next: make train DATA={chosen.out}")
     return 0
 
 
-def expect_database(url: str) -> None:
-    """ValueError where there is none to read; reading would else make an empty one of a mistyped name."""
+def _tell(rows: Sequence[Any], fresh: Sequence[Row], base: Sequence[Row], changed: int) -> None:
+    wrong = sum(row.predicted is not None and row.predicted != row.actual for row in rows)
+    verdicts = sum(row.actual.startswith("#") for row in rows)
+    lost = len(rows) - len(fresh) - verdicts
+    print(f"{len(rows)} feedbacks, {wrong} corrected the router, {lost} have no text")
+    if verdicts:
+        print(f"{verdicts} say that no team fits or that it is no ticket: left out")
+    if changed:
+        print(f"{changed} tickets got the team of the newest feedback on the same text")
+    if base:
+        earlier = {row["team"] for row in base}
+        new = Counter(row["team"] for row in fresh if row["team"] not in earlier)
+        if new:
+            named = ", ".join(f"{team!r} ({count})" for team, count in new.most_common())
+            print(f"teams that the earlier tickets do not have: {named}")
+    if lost and not fresh:
+        print("no text: name the helpdesk's own export with --tickets, or set LARKFIELD_FEEDBACK_STORE_TEXT")
+
+
+def _tell_unmatched(rows: Sequence[Any], texts: Mapping[str, str], path: Path | None) -> None:
+    """Say how many ids the file does not have, and show how ids are written on both sides."""
+    if path is None:
+        return
+    wanted = [row.ticket_id for row in rows if not row.text and row.ticket_id]
+    missing = [given for given in wanted if as_text(given) not in texts]
+    if missing:
+        here = ", ".join(repr(one) for one in missing[:IDS_SHOWN])
+        there = ", ".join(repr(one) for one in list(texts)[:IDS_SHOWN]) or "none"
+        print(
+            f"{len(missing)} of {len(wanted)} ticket ids are not in {path.name}: "
+            f"feedback has {here}; the file has {there}"
+        )
+
+
+def _id_column(path: Path) -> str | None:
+    """None if the file has one of ID_COLUMNS; otherwise the first of them, so that it is reported missing."""
+    faults = Faults()
+    for name in ID_COLUMNS:
+        for _ in read_rows(path, [name], [], faults):
+            return None
+    return ID_COLUMNS[0]
+
+
+def database(given: str | None) -> str:
+    """The database to use: `given`, or that of the settings; ValueError if there is none to read."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
+    from service.settings import Settings
+
+    url = given or Settings().feedback_url
+    if not url:
+        raise ValueError("feedback is switched off: set LARKFIELD_FEEDBACK_URL or name a database with --url")
     try:
         parsed = make_url(url)
     except ArgumentError:
         raise ValueError("the address of the database cannot be read; one is sqlite:///feedback.db") from None
+    # Opening would make an empty database of a mistyped name.
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
         raise ValueError(f"{parsed.database}: there is no such database")
+    return url
 
 
 def write_tickets(path: Path, tickets: Iterable[Mapping[str, str]]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# A person's verdict that names no team, as the column `actual` holds it; no team's name begins with "#".
+NO_TEAM = {"none_of_these": "#none_of_these", "not_a_ticket": "#not_a_ticket"}
+
 
 class StoreUnavailable(RuntimeError):
     """The database cannot be used now. The message says why, without paths, addresses or values."""
@@ -26,3 +29,5 @@ class Decided(NamedTuple):
     unknown: int
     decided_at: float
     text: str | None = None
+    source: str | None = None
+    reasons: str | None = None

@@ -24,48 +24,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.schema import CreateIndex, CreateTable
 
+from service.feedback.migrations import decisions, feedback, key_of, migrate
 from service.feedback.rows import Decided, RowsRefused, StoreUnavailable
 
 LOCK_WAIT_SECONDS = 2.0
-ID_LENGTH = 200
-
-metadata = sa.MetaData()
-decisions = sa.Table(
-    "decisions",
-    metadata,
-    sa.Column(
-        "row", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
-    ),
-    sa.Column("request_id", sa.String(ID_LENGTH), nullable=False, index=True),
-    sa.Column("ticket_id", sa.String(ID_LENGTH), index=True),
-    sa.Column("predicted", sa.String(ID_LENGTH), nullable=False),
-    sa.Column("decision", sa.String(20), nullable=False),
-    sa.Column("confidence", sa.Double, nullable=False),
-    sa.Column("version", sa.String(ID_LENGTH), nullable=False),
-    sa.Column("tokens", sa.Integer, nullable=False),
-    sa.Column("unknown", sa.Integer, nullable=False),
-    sa.Column("decided_at", sa.Double, nullable=False, index=True),  # seconds since 1970
-    sa.Column("text", sa.Text),
-    sa.Index("decisions_version_row", "version", "row"),
-    sqlite_autoincrement=True,  # a row number is never used twice: feedback points to it
-)
-feedback = sa.Table(
-    "feedback",
-    metadata,
-    sa.Column("key", sa.String(ID_LENGTH + 2), primary_key=True),  # "t:" + ticket_id or "r:" + request_id
-    sa.Column("ticket_id", sa.String(ID_LENGTH)),
-    sa.Column("request_id", sa.String(ID_LENGTH)),
-    sa.Column("actual", sa.String(ID_LENGTH), nullable=False),
-    sa.Column("predicted", sa.String(ID_LENGTH)),  # null: no decision for this ticket was found
-    sa.Column("decision", sa.String(20)),
-    sa.Column("confidence", sa.Double),
-    sa.Column("version", sa.String(ID_LENGTH)),
-    sa.Column("decision_row", sa.BigInteger),
-    sa.Column("received_at", sa.Double, nullable=False, index=True),
-    sa.Index("feedback_version_received_at", "version", "received_at"),
-)
 
 
 class Receipt(NamedTuple):
@@ -78,6 +41,7 @@ class Receipt(NamedTuple):
     predicted: str | None
     decision: str | None
     confidence: float | None
+    source: str | None
 
 
 REASONS = (  # a part of the driver's message -> our message; the first match counts
@@ -170,7 +134,7 @@ class Store:
     def transaction(self, *, reads_only: bool = False) -> Iterator[Connection]:
         """One transaction, in which the tables exist; it is committed and on disk when the block ends."""
         try:
-            self._create_tables()
+            self._migrate()
             connection = self.engine.connect()
         except (SQLAlchemyError, OSError) as error:
             raise StoreUnavailable(reason_of(error)) from error
@@ -182,8 +146,8 @@ class Store:
         finally:
             connection.close()
 
-    def _create_tables(self) -> None:
-        """Create missing tables; several workers may do so at once, so use IF NOT EXISTS and retry."""
+    def _migrate(self) -> None:
+        """Create the tables, or bring them to the present version of the schema; once per process."""
         if self._ready:
             return
         with self._lock:
@@ -192,10 +156,7 @@ class Store:
             for tries_left in (4, 3, 2, 1, 0):
                 try:
                     with self.engine.begin() as connection:
-                        for table in metadata.sorted_tables:
-                            connection.execute(CreateTable(table, if_not_exists=True))
-                            for index in table.indexes:
-                                connection.execute(CreateIndex(index, if_not_exists=True))
+                        migrate(connection)
                     break
                 except SQLAlchemyError:
                     if not tries_left:
@@ -221,19 +182,25 @@ class Store:
             raise
 
     def add_feedback(
-        self, actual: str, *, ticket_id: str | None = None, request_id: str | None = None
+        self,
+        actual: str,
+        *,
+        ticket_id: str | None = None,
+        request_id: str | None = None,
+        source: str | None = None,
     ) -> Receipt:
         """Store the team that solved a ticket; it is on disk when this returns.
 
         The same team again changes nothing. Another team replaces the first: the ticket was moved on.
         """
+        actual = storable(actual) or ""
         ticket_id, request_id = storable(ticket_id), storable(request_id)
         with self.transaction() as connection:
-            found = self._decision(connection, ticket_id, request_id)
+            found = self._decision(connection, ticket_id, request_id, source)
             if found is not None:
                 ticket_id = found.ticket_id or ticket_id
-                request_id = found.request_id
-            key = f"t:{ticket_id}" if ticket_id else f"r:{request_id}"
+                request_id, source = found.request_id, found.source
+            key = key_of(ticket_id, request_id, source)
             values = {
                 "key": key,
                 "ticket_id": ticket_id,
@@ -245,6 +212,7 @@ class Store:
                 "version": found and found.version,
                 "decision_row": found and found.row,
                 "received_at": time.time(),
+                "source": source,
             }
             status = self._upsert(connection, values)
         return Receipt(
@@ -255,7 +223,20 @@ class Store:
             values["predicted"],
             values["decision"],
             values["confidence"],
+            source,
         )
+
+    def remove_feedback(
+        self, *, ticket_id: str | None = None, request_id: str | None = None, source: str | None = None
+    ) -> bool:
+        """Delete the feedback on a ticket; False if there was none."""
+        ticket_id, request_id = storable(ticket_id), storable(request_id)
+        with self.transaction() as connection:
+            found = self._decision(connection, ticket_id, request_id, source)
+            if found is not None:
+                ticket_id, request_id, source = found.ticket_id, found.request_id, found.source
+            here = feedback.c.key == key_of(ticket_id, request_id, source)
+            return bool(connection.execute(sa.delete(feedback).where(here)).rowcount)
 
     def _upsert(self, connection: Connection, values: dict[str, Any]) -> str:
         """Insert, or update if the team differs; of two at once, the second waits for the first."""
@@ -272,9 +253,14 @@ class Store:
         return "changed"
 
     @staticmethod
-    def _decision(connection: Connection, ticket_id: str | None, request_id: str | None) -> Any:
-        """The latest decision for this ticket or request, or None."""
-        same = decisions.c.ticket_id == ticket_id if ticket_id else decisions.c.request_id == request_id
+    def _decision(
+        connection: Connection, ticket_id: str | None, request_id: str | None, source: str | None
+    ) -> Any:
+        """The latest decision for this ticket of this source, or for this request; None if there is none."""
+        if ticket_id:
+            same: Any = (decisions.c.ticket_id == ticket_id) & decisions.c.source.is_not_distinct_from(source)
+        else:
+            same = decisions.c.request_id == request_id
         query = sa.select(decisions).where(same).order_by(decisions.c.row.desc()).limit(1)
         return connection.execute(query).first()
 
@@ -283,7 +269,10 @@ class Store:
         late = feedback.c.predicted.is_(None) & (feedback.c.received_at > time.time() - newest_seconds)
         with self.transaction(reads_only=True) as connection:
             waiting = connection.execute(sa.select(feedback).where(late).limit(1000)).all()
-            found = [(row.key, self._decision(connection, row.ticket_id, row.request_id)) for row in waiting]
+            found = [
+                (row.key, self._decision(connection, row.ticket_id, row.request_id, row.source))
+                for row in waiting
+            ]
         matched = [(key, decision) for key, decision in found if decision is not None]
         if matched:
             with self.transaction() as connection:

@@ -45,6 +45,7 @@ def rules_of(service: Service) -> dict[str, Rules]:
         "/route/batch": Rules("api", JSON, settings.max_batch_body_bytes),
         "/route/stream": Rules("api", JSON_LINES, None),
         "/feedback": Rules("api", JSON, body),
+        "/feedback/remove": Rules("api", JSON, body),
         "/admin/*": Rules("admin", JSON, body),
         "/metrics": Rules("api" if settings.metrics_need_key else "none", None, body),
         "/healthz": open_to_all,

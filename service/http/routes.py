@@ -261,7 +261,7 @@ async def route_one(
     service.metrics.requests.inc("/route/" + source + "#ticket", str(problem.status))
     document = problem.document(request_id)
     log_request(service, request_id, "/route/" + source, "POST", problem.status, began, None)
-    return False, {"ticket_id": given_id if isinstance(given_id, str) else None, **document}
+    return False, {"ticket_id": str(given_id) if isinstance(given_id, str | int) else None, **document}
 
 
 @router.get("/healthz", summary="The process is up", tags=["operation"], response_model=Health)

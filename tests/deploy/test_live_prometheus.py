@@ -222,6 +222,8 @@ def test_each_alert_fires_when_it_is_provoked(
             expect("LarkfieldReviewRateJump", "LarkfieldDrift")
         with Helpdesk(one.port, tickets=tickets["route"], wrong=0.8):
             expect("LarkfieldAccuracyDrop", "LarkfieldCalibrationOff")
+        with Helpdesk(one.port, tickets=[(text, "legal") for text, _ in tickets["route"]], wrong=0.0):
+            expect("LarkfieldUnknownTeam")
         lock = sqlite3.connect(tmp_path / "one" / "feedback.db", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")
         with Helpdesk(one.port, tickets=tickets["route"]):

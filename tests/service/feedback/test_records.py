@@ -25,14 +25,9 @@ import sqlalchemy as sa
 
 from service.client import Client
 from service.feedback.decision_log import DecisionLog
+from service.feedback.migrations import decisions, feedback, migrate, schema_version, version_of
 from service.feedback.rows import Decided, StoreUnavailable
-from service.feedback.store import (
-    Store,
-    connect,
-    decisions,
-    feedback,
-    rows_in,
-)
+from service.feedback.store import Store, connect, rows_in
 from service.tools import processes
 from service.tools.processes import wait_for
 
@@ -113,6 +108,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with engine.begin() as connection:
         feedback.drop(connection, checkfirst=True)
         decisions.drop(connection, checkfirst=True)
+        schema_version.drop(connection, checkfirst=True)
     engine.dispose()
 
 
@@ -128,6 +124,74 @@ def sqlite_store(tmp_path: Path) -> Iterator[Store]:
     store = Store(f"sqlite:///{tmp_path / 'feedback.db'}")
     yield store
     store.close()
+
+
+def test_a_source_keeps_two_desks_ids_apart(store: Store) -> None:
+    ours = decided(1)._replace(ticket_id="7", source="rt", predicted="payment")
+    theirs = decided(2)._replace(ticket_id="7", source="zammad", predicted="returns")
+    store.add_decisions([ours, theirs, decided(3)._replace(ticket_id="7", predicted="account")])
+    named = {
+        source: store.add_feedback("payment", ticket_id="7", source=source) for source in ("rt", "zammad")
+    }
+    assert {source: receipt.predicted for source, receipt in named.items()} == {
+        "rt": "payment",
+        "zammad": "returns",
+    }
+    assert store.add_feedback("payment", ticket_id="7").predicted == "account"
+    assert store.add_feedback("payment", ticket_id="7", source="other").predicted is None
+    assert store.add_feedback("returns", request_id="r-1").status == "changed", "its source is known"
+    assert rows_in(store)["feedback"] == 4
+
+
+def test_feedback_can_be_taken_back(store: Store) -> None:
+    store.add_decisions([decided(1)])
+    store.add_feedback("returns", ticket_id="T-1")
+    assert store.remove_feedback(request_id="r-1")
+    assert not store.remove_feedback(ticket_id="T-1")
+    assert rows_in(store) == {"decisions": 1, "feedback": 0}
+
+
+def test_the_schema_goes_back_and_forth_without_losing_feedback(url: str, store: Store) -> None:
+    store.add_decisions([decided(1), decided(2)._replace(source="rt", reasons="too_short")])
+    store.add_feedback("payment", ticket_id="T-1")
+    store.add_feedback("returns", ticket_id="T-2", source="rt")
+    store.close()
+    engine = connect(url)
+    try:
+        with engine.begin() as connection:
+            assert (version_of(connection), migrate(connection, 1)) == (2, 2)
+        with engine.begin() as connection:
+            assert version_of(connection) == 1
+            names = {column["name"] for column in sa.inspect(connection).get_columns("feedback")}
+            assert "source" not in names
+            # As a release with version 1 writes it.
+            connection.execute(
+                sa.text(
+                    "INSERT INTO feedback (key, ticket_id, actual, received_at) "
+                    "VALUES ('t:T-3', 'T-3', 'account', 1.0)"
+                )
+            )
+    finally:
+        engine.dispose()
+    again = Store(url)
+    assert rows_in(again) == {"decisions": 2, "feedback": 3}
+    kept = {(row.ticket_id, row.source): row.actual for row in again.feedback_with_text()}
+    assert kept == {("T-1", None): "payment", ("T-2", "rt"): "returns", ("T-3", None): "account"}
+    assert again.add_feedback("returns", ticket_id="T-2", source="rt").status == "unchanged"
+    again.close()
+
+
+def test_a_database_of_a_newer_release_is_left_alone(url: str, store: Store) -> None:
+    store.add_decisions([decided(1)])
+    store.close()
+    engine = connect(url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(schema_version).values(version=99))
+    engine.dispose()
+    later = Store(url)
+    with pytest.raises(StoreUnavailable, match=r"schema version 99, this program knows versions up to 2"):
+        later.recent_decisions("1", 5)
+    later.close()
 
 
 def test_feedback_is_joined_to_its_decision(store: Store) -> None:
@@ -175,6 +239,7 @@ def test_rows_that_the_database_never_takes_are_dropped_and_counted(postgres_url
     with store.engine.begin() as connection:
         feedback.drop(connection, checkfirst=True)
         decisions.drop(connection, checkfirst=True)
+        schema_version.drop(connection, checkfirst=True)
     store.close()
 
 

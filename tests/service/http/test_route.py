@@ -58,9 +58,13 @@ def test_a_long_ticket_is_cut_and_says_so(server: Running) -> None:
     [
         ({}, "text", "Field required"),
         ({"text": 5}, "text", "Input should be a valid string"),
-        ({"text": None}, "text", "Input should be a valid string"),
+        (
+            {"text": None},
+            "text",
+            "Value error, null is allowed only with a subject: give a text or a subject",
+        ),
         ({"text": "x", "priority": 1}, "priority", "unknown field"),
-        ({"text": "x", "ticket_id": 7}, "ticket_id", "Input should be a valid string"),
+        ({"text": "x", "ticket_id": 7.5}, "ticket_id", "Input should be a valid string"),
         ({"text": "x", "explain": "all"}, "explain", "Input should be 'none', 'tokens', 'heads' or 'full'"),
         ({"text": "x", "subject": "s" * 3000}, "subject", "String should have at most 2000 characters"),
         (b"{", "body", "not valid JSON in UTF-8"),
