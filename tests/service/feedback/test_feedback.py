@@ -235,6 +235,7 @@ def test_export_writes_what_training_reads(router: Process, tmp_path: Path, caps
 
 
 def test_export_takes_texts_from_the_helpdesk(router: Process, tmp_path: Path, capsys: Any) -> None:
+    post(router, "/feedback", {"ticket_id": "never-routed", "team": "returns"})
     helpdesk = tmp_path / "helpdesk.csv"
     helpdesk.write_text("number,body\nnever-routed,Where is my parcel?\n")
     out = tmp_path / "all.csv"
