@@ -21,7 +21,7 @@ from scipy.stats import binomtest
 from models.bundle import Bundle, BundleError, load_bundle
 from training.assess.evaluation import Answers, answer, assess
 from training.command_line import guarded
-from training.data.columns import add_column_flags, tickets_of
+from training.data.columns import add_column_flags, add_held_out_flags, tickets_of
 from training.data.dataset import DataError, Tickets
 
 SIGNIFICANT = 0.05
@@ -145,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="CSV, JSONL or Parquet")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     add_column_flags(parser)
+    add_held_out_flags(parser)
     options = parser.parse_args(arguments)
 
     def command() -> int:

@@ -11,6 +11,7 @@ after the last whole epoch.
 import argparse
 import math
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -23,10 +24,12 @@ from models.tokenizer import UNKNOWN_ID
 from training.assess.calibration import caution
 from training.assess.checks import Checks, check
 from training.assess.evaluation import Answers, Evaluation, answer, assess
-from training.assess.label_errors import corrections_in, to_csv
+from training.assess.label_errors import as_lines
 from training.command_line import guarded, share, whole
 from training.data.columns import add_column_flags, columns_of
-from training.data.dataset import DataError, Dataset, Tickets, clean_columns, load_dataset
+from training.data.corrections import read_corrections, to_csv
+from training.data.corrections import write_csv as write_table
+from training.data.dataset import DataError, Dataset, Tickets, clean_columns, find_files, load_dataset
 from training.export.bundle_builder import calibrate, uncalibrated_bundle, with_metrics
 from training.export.onnx_graph import to_onnx
 from training.fit import distributed
@@ -57,11 +60,19 @@ class Run:
     checks: Checks
 
 
-def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "texts") -> Run | None:
+def run(
+    dataset: Dataset,
+    recipe: Recipe,
+    out: Path,
+    name: str,
+    report: str = "texts",
+    done: Sequence[dict[str, str]] = (),
+) -> Run | None:
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
     `report`: "texts" shows tickets, "ids" only their ids; "none" skips baselines, robustness and label
-    errors. With several processes (`training.fit.distributed`), ranks above 0 return None after training.
+    errors. `done` are corrections that a person made before. With several processes
+    (`training.fit.distributed`), ranks above 0 return None after training.
     """
     teacher = find_teacher(recipe)
     tokenizer = make_tokenizer(dataset, recipe, teacher)
@@ -95,24 +106,57 @@ def run(dataset: Dataset, recipe: Recipe, out: Path, name: str, report: str = "t
         model_card=model_card(bundle.config, dataset, evaluation, checks),
         reports={"report.html": page(content), "report.json": to_json(content)},
     )
-    write_suspects(out, dataset, checks, texts)
+    write_suspects(out, dataset, checks, texts, done)
     shutil.rmtree(work, ignore_errors=True)
     return Run(bundle, dataset, recipe, history, answers, evaluation, checks)
 
 
-def write_suspects(out: Path, dataset: Dataset, checks: Checks, texts: bool) -> None:
+def write_suspects(
+    out: Path, dataset: Dataset, checks: Checks, texts: bool, done: Sequence[dict[str, str]]
+) -> None:
     """Write the suspected label errors as a CSV beside the bundle, for a person to correct.
 
-    Corrections that a person already made in the file are kept; `--corrections` may name the same file.
+    `done` are the corrections that were made so far; they stay in the file.
     """
-    path = label_errors(out)
-    done = corrections_in(path) if path.exists() else []
-    if checks.suspects or done:
-        path.write_text(to_csv(checks.suspects, dataset.train, texts, done), encoding="utf-8")
+    lines = as_lines(checks.suspects, dataset.checked, len(dataset.train))
+    if lines or done:
+        write_table(label_errors(out), to_csv(lines, done, texts))
+
+
+def earlier_corrections(corrections: Path | None, out: Path) -> list[dict[str, str]]:
+    """What a person filled in so far; DataError, before anything is trained, where it cannot be read."""
+    files = [path for path in (corrections, label_errors(out)) if path and path.exists()]
+    return [
+        line for path in dict.fromkeys(path.resolve() for path in files) for line in read_corrections(path)
+    ]
 
 
 def label_errors(out: Path) -> Path:
     return out.with_name(f"{out.name}.label_errors.csv")
+
+
+def free_place(out: Path) -> Path:
+    """`out`, or where a bundle stands there `out`-2, `out`-3, …: no run replaces what it is compared with."""
+    free, number = out, 1
+    while (free / "config.json").exists():
+        number += 1
+        free = out.with_name(f"{out.name}-{number}")
+    return free
+
+
+def compare_command(old: Path, new: Path, options: argparse.Namespace, dataset: Dataset) -> str:
+    """The command that compares two bundles on the tickets that neither was trained on."""
+    _, valid = find_files(options.data, options.valid)
+    command = ["python", "-m", "training.compare", str(old), str(new), "--data", str(valid or options.data)]
+    if dataset.valid_share is not None:
+        command += ["--held-out", f"{dataset.valid_share:g}"]
+    for name in options.text_column or ():
+        command += ["--text-column", name]
+    for flag in ("team_column", "id_column", "time_column", "encoding", "skip_rows", "corrections"):
+        value = getattr(options, flag)
+        if value and (flag, value) != ("team_column", "team"):
+            command += [f"--{flag.replace('_', '-')}", str(value)]
+    return shlex.join(command)
 
 
 def check_out(out: Path, name: str) -> None:
@@ -191,7 +235,7 @@ def summary(result: Run) -> str:
         lines.append(warning)
     if result.checks.suspects:
         lines.append(
-            f"{len(result.checks.suspects):,} training tickets are probably labelled wrongly: "
+            f"{len(result.checks.suspects):,} tickets are probably labelled wrongly: "
             f"{label_errors(result.bundle.folder).name}"
             + (f" ({result.checks.doubt})" if result.checks.doubt else "")
         )
@@ -297,9 +341,13 @@ def command(options: argparse.Namespace) -> int:
     if options.epochs is not None:
         changes["max_train_tokens"] = 0  # --epochs overrides the token budget
     recipe = load_recipe(options.recipe, **changes)
-    out = options.out.resolve()
+    asked = options.out.resolve()
+    out = free_place(asked)
+    if out != asked:
+        print(f"{options.out} holds a bundle, which stays as it is: this run writes {out.name}")
     name = options.name if options.name is not None else out.name
     check_out(out, name)
+    done = earlier_corrections(options.corrections, out)
     dataset = dataset_of(options, recipe, out)
     for fault in dataset.faults:
         print(fault)
@@ -307,12 +355,15 @@ def command(options: argparse.Namespace) -> int:
         f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
         f"{len(dataset.teams)} teams"
     )
-    result = run(dataset, recipe, out, name, options.report)
+    result = run(dataset, recipe, out, name, options.report, done)
     distributed.stop()
     if result is None:
         return 0
     print(summary(result))
-    print(f"bundle: {options.out}   serve it: make serve BUNDLE={options.out}")
+    shown = options.out.with_name(out.name)
+    print(f"bundle: {shown}   serve it: make serve BUNDLE={shown}")
+    if out != asked and options.data:
+        print(f"compare: {compare_command(options.out, shown, options, dataset)}")
     return 0
 
 

@@ -1,8 +1,8 @@
 """What a person may give to the commands of the training room: refused with exit code 2 and the reason."""
 
-import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,8 +19,8 @@ from training import bench as bench_command
 from training import compare as compare_command
 from training import evaluate as evaluate_command
 from training import train as train_command
-from training.assess.label_errors import corrections_in, to_csv
 from training.command_line import INTERRUPTED, REFUSED, guarded
+from training.data.corrections import read_corrections
 from training.data.dataset import Columns, DataError, Faults, load_dataset, read_tickets
 from training.recipe import FOLDER, RecipeError, load_recipe
 
@@ -333,39 +333,40 @@ def test_a_bundle_has_a_name(tickets_csv, tmp_path, capsys, name):
     refused(capsys, "1 to 200 characters")
 
 
-def test_what_a_person_filled_in_is_not_written_over(tickets_csv, tmp_path):
-    """`--corrections o.label_errors.csv --out o` reads and writes the same file."""
-    train_tickets = load_dataset(tickets_csv()).train
-    path = tmp_path / "o.label_errors.csv"
-    path.write_text(to_csv([], train_tickets))
-    filled = [
-        {"ticket_id": "E-1", "row": "2", "team": "garden", "corrected_team": "kitchen", "text": "some words"},
-        {"ticket_id": "E-2", "row": "3", "team": "garden", "corrected_team": "", "text": "others"},
-    ]
-    write_csv(path, filled, delimiter=";", encoding="utf-8-sig")  # as Excel saves it
-    done = corrections_in(path)
-    assert [line["ticket_id"] for line in done] == ["E-1"]
-    path.write_text(to_csv([], train_tickets, texts=False, done=done))
-    (line,) = csv.DictReader(path.open())
-    assert (line["corrected_team"], line["text"]) == ("kitchen", "")
-    path.write_text("something else\n")
-    with pytest.raises(DataError, match="corrected_team"):
-        corrections_in(path)
-
-
-def test_corrections_survive_the_run_that_they_correct(tmp_path):
+def test_a_run_replaces_no_bundle_and_keeps_all_corrections(tmp_path, capsys):
     rows = ticket_rows(240)
     rows[0]["team"], rows[1]["team"] = rows[1]["team"], rows[0]["team"]
     data = write_csv(tmp_path / "t.csv", rows)
     corrections = tmp_path / "o.label_errors.csv"
-    right = {"ticket_id": rows[0]["ticket_id"], "corrected_team": rows[1]["team"]}
-    write_csv(corrections, [right])
+    write_csv(corrections, [{"ticket_id": rows[0]["ticket_id"], "corrected_team": rows[1]["team"]}])
+    before = corrections.read_bytes()
     arguments = ["--data", str(data), "--out", str(tmp_path / "o"), "--recipe", "baseline", "--epochs", "1"]
-    for _ in range(2):
+    for out in ("o", "o-2"):
+        if out == "o-2":
+            before = corrections.read_bytes()
         assert train_command.main([*arguments, "--corrections", str(corrections)]) == 0
-        assert [line["corrected_team"] for line in corrections_in(corrections)] == [rows[1]["team"]]
-        kept = json.loads((tmp_path / "o" / "report.json").read_text())["data"]["faults"]
-        assert [fault["count"] for fault in kept if fault["kind"] == "corrected_team"] == [1]
+        kept = read_corrections(tmp_path / f"{out}.label_errors.csv")
+        assert [line["corrected_team"] for line in kept] == [rows[1]["team"]]
+        faults = json.loads((tmp_path / out / "report.json").read_text())["data"]["faults"]
+        assert [fault["count"] for fault in faults if fault["kind"] == "corrected_team"] == [1]
+    assert corrections.read_bytes() == before, "the second run has a file of its own"
+    printed = capsys.readouterr().out
+    (command,) = [line for line in printed.splitlines() if line.startswith("compare: ")]
+    given = shlex.split(command.removeprefix("compare: python -m training.compare "))
+    assert given[:2] == [str(tmp_path / "o"), str(tmp_path / "o-2")]
+    assert compare_command.main(given) == 0
+    validated = json.loads((tmp_path / "o" / "report.json").read_text())["validation"]["tickets"]
+    assert f"{validated} tickets" in capsys.readouterr().out
+
+
+def test_corrections_that_cannot_be_read_stop_before_training_and_stay(tickets_csv, tmp_path, capsys):
+    path = tmp_path / "o.label_errors.csv"
+    path.write_text("ticket_id,team,corrected_team\nE-1,a,b\nE-2,only two\n")
+    before = path.read_bytes()
+    assert train(tickets_csv(), tmp_path / "o", "--corrections", str(path)) == REFUSED
+    refused(capsys, "cannot be read whole", "row 3", "stays as it is")
+    assert path.read_bytes() == before
+    assert not (tmp_path / "o").exists()
 
 
 # ------------------------------------------------------------------------------------ what a run says

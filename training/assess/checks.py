@@ -38,4 +38,4 @@ def check(bundle: Bundle, dataset: Dataset, seed: int) -> Checks:
     routers: list[tuple[str, Predict]] = [("transformer", lambda texts: answer(bundle, texts).teams)]
     routers += [(baseline.name, baseline.predict) for baseline in baselines]
     robustness = [measure(name, predict, dataset.valid, seed) for name, predict in routers]
-    return Checks(baselines, robustness, find_suspects(dataset.train, seed))
+    return Checks(baselines, robustness, find_suspects(dataset.checked, seed))

@@ -1,4 +1,4 @@
-"""Which training tickets are probably labelled with the wrong team, most suspicious first.
+"""Which tickets are probably labelled with the wrong team, most suspicious first.
 
 Word counts with a linear support vector machine, trained five times, give every ticket scores from a model
 that never saw it, and one temperature makes them probabilities; confident learning (Northcutt et al., 2021,
@@ -6,11 +6,8 @@ the cleanlab library) finds the labels that these contradict. A person looks thr
 `corrected_team` where the label was wrong, and trains again with `--corrections`.
 """
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from cleanlab.filter import find_label_issues
@@ -21,20 +18,18 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
 from models.decision import calibrated
-from models.tickets.faults import Faults
-from models.tickets.rows import read_rows
 from training.assess.calibration import fit_temperature
+from training.data.corrections import key_of
 from training.data.dataset import Tickets
 
 FOLDS = 5
 # More tickets than this are checked piece by piece: each piece is checked by a model of its own.
 MOST_TICKETS = 20_000
-COLUMNS = ("ticket_id", "row", "team", "suggested_team", "label_quality", "corrected_team", "text")
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """One training ticket whose label is probably wrong; `index` is its place among the tickets."""
+    """One ticket whose label is probably wrong; `index` is its place among the tickets."""
 
     index: int
     ticket_id: str
@@ -92,34 +87,22 @@ def out_of_fold(texts: list[str], labels: np.ndarray, seed: int) -> np.ndarray:
     return calibrated(scores, fit_temperature(scores, labels))
 
 
-def to_csv(
-    suspects: list[Suspect], tickets: Tickets, texts: bool = True, done: Sequence[dict[str, str]] = ()
-) -> str:
-    """A table to correct: write the right team into `corrected_team`, leave it empty where it was right.
+def as_lines(suspects: Sequence[Suspect], tickets: Tickets, trained_on: int) -> list[dict[str, str]]:
+    """The suspects as lines of the table to correct (`training.data.corrections`).
 
-    `done` are the lines of an earlier table that a person has corrected; they stand first.
+    `tickets` are those that were checked: first the `trained_on` training tickets, then those of validation.
     """
-    table = io.StringIO()
-    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**line, "text": line["text"] if texts else ""} for line in done)
-    corrected = {line["ticket_id"] for line in done}
-    for one in suspects:
-        if one.ticket_id not in corrected:
-            text = tickets.texts[one.index] if texts else ""
-            values = one.ticket_id, one.row, one.team, one.suggested_team, f"{one.quality:.4f}", "", text
-            writer.writerow(dict(zip(COLUMNS, values, strict=True)))
-    return table.getvalue()
-
-
-def corrections_in(path: Path) -> list[dict[str, str]]:
-    """The lines of such a table in which `corrected_team` is filled in.
-
-    DataError for a file that is no such table, so that nobody's work is written over.
-    """
-    faults = Faults()
-    required = ["ticket_id", "corrected_team"]
-    optional = [name for name in COLUMNS if name not in required]
-    lines = [values for _, values in read_rows(path, required, optional, faults)]
-    faults.stop_if_fatal()
-    return [dict.fromkeys(COLUMNS, "") | line for line in lines if line["corrected_team"].strip()]
+    return [
+        {
+            "ticket_id": one.ticket_id,
+            "row": str(one.row),
+            "part": "training" if one.index < trained_on else "validation",
+            "team": one.team,
+            "suggested_team": one.suggested_team,
+            "label_quality": f"{one.quality:.4f}",
+            "corrected_team": "",
+            "text_key": key_of(tickets.texts[one.index]),
+            "text": tickets.texts[one.index],
+        }
+        for one in suspects
+    ]

@@ -3,11 +3,14 @@
 import argparse
 import sys
 from collections.abc import Collection
+from pathlib import Path
 
 from models.tickets.columns import Columns
 from models.tickets.faults import DataError, Faults
-from training.command_line import whole
+from training.command_line import share, whole
+from training.data.corrections import apply_corrections
 from training.data.dataset import Tickets, read_tickets, team_names
+from training.data.splits import split_by_text, split_by_time
 
 
 def add_column_flags(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +46,22 @@ def columns_of(arguments: argparse.Namespace) -> Columns:
         tuple(arguments.text_column or ["text"]),
         arguments.team_column,
         arguments.id_column or None,
-        getattr(arguments, "time_column", None) or None,
+        arguments.time_column or None,
+    )
+
+
+def add_held_out_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that choose, from a file that was trained on, the tickets that were not."""
+    group = parser.add_argument_group("tickets that training set apart")
+    group.add_argument(
+        "--held-out",
+        type=share(ends=False),
+        metavar="SHARE",
+        help="only the tickets that training with --valid-share SHARE sets apart from this file",
+    )
+    group.add_argument("--time-column", metavar="NAME", help="where they are the newest, as in training")
+    group.add_argument(
+        "--corrections", type=Path, metavar="FILE", help="a label_errors.csv with `corrected_team` filled in"
     )
 
 
@@ -54,7 +72,12 @@ def tickets_of(options: argparse.Namespace, teams: Collection[str]) -> Tickets:
     """
     faults = Faults()
     tickets = read_tickets(options.data, columns_of(options), faults, options.encoding, options.skip_rows)
+    if options.corrections:
+        (tickets,) = apply_corrections([tickets], options.corrections, faults)
     faults.stop_if_fatal()
+    if options.held_out:
+        split = split_by_time if options.time_column else split_by_text
+        _, tickets = split(tickets, options.held_out)
     for fault in faults:
         print(fault, file=sys.stderr)
     if not set(tickets.teams) & set(teams):

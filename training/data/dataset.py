@@ -9,12 +9,13 @@ import difflib
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from models.tickets.columns import Columns, team_name
+from models.tickets.columns import Columns
 from models.tickets.faults import DataError, Fault, Faults, printable
-from models.tickets.rows import SUFFIXES, read_rows
+from models.tickets.rows import SUFFIXES
+from training.data.corrections import apply_corrections
 from training.data.leaks import warn_leaks
 from training.data.splits import split_by_text, split_by_time
 from training.data.templates import text_key
@@ -45,6 +46,12 @@ class Dataset:
     valid: Tickets
     teams: tuple[str, ...]
     faults: Faults
+    valid_share: float | None = None  # that was set apart; None where a validation file was given
+
+    @property
+    def checked(self) -> Tickets:
+        """The tickets whose labels are checked: those that are trained on, then those of validation."""
+        return self.train.followed_by(self.valid)
 
 
 def load_dataset(
@@ -64,8 +71,8 @@ def load_dataset(
     `data` is a file, or a folder with train and valid files (or with one file). Without a validation file
     about `valid_share` of the tickets is set apart: by their texts, or the newest where `columns` names the
     time; tickets of one template stay on one side.
-    Teams with fewer than `min_tickets` training tickets are dropped. `corrections` (columns ticket_id and
-    corrected_team) replace the teams of training tickets. Raises DataError, all faults listed.
+    Teams with fewer than `min_tickets` training tickets are dropped. `corrections` is a table
+    as `training.data.corrections` reads it, for tickets of both sides. Raises DataError, all faults listed.
     """
     columns = columns or Columns()
     faults = Faults()
@@ -78,7 +85,11 @@ def load_dataset(
         if path and tickets:
             _check_dropped(path.name, len(tickets), max_dropped, faults)
     if corrections:
-        train = _correct(train, Path(corrections), faults)
+        before = set(train.teams)
+        parts = [train] if known is None else [train, known]
+        train, *rest = apply_corrections(parts, Path(corrections), faults)
+        known = rest[0] if rest else None
+        _warn_new_teams(set(train.teams) - before, before, Path(corrections).name, faults)
     train, rare = _drop_rare_teams(train, min_tickets, faults)
     _check_teams(train, rare, min_tickets, faults)
     if known is not None:
@@ -89,13 +100,14 @@ def load_dataset(
     warn_leaks(train, faults)
     faults.stop_if_fatal()
     teams = tuple(sorted(set(train.teams)))
+    share = valid_share if known is None else None
     if known is None:
         train, known = (split_by_time if columns.time else split_by_text)(train, valid_share)
     if not len(known):
         detail = "no ticket is left to validate on: every team needs two different texts, or give --valid"
         faults.add("empty_validation", train.file, "stops", detail)
         faults.stop_if_fatal()
-    return Dataset(train, known, teams, faults)
+    return Dataset(train, known, teams, faults, share)
 
 
 def find_files(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
@@ -131,31 +143,10 @@ def _check_dropped(file: str, kept: int, max_dropped: float, faults: Faults) -> 
         faults.add("too_many_dropped", file, "stops", detail)
 
 
-def _correct(train: Tickets, path: Path, faults: Faults) -> Tickets:
-    """Replace the teams that a person corrected in the CSV of suspected label errors."""
-    corrected: dict[str, str] = {}
-    unheard: dict[int, str] = {}
-    known, teams_before = set(train.ids), set(train.teams)
-    for row, values in read_rows(path, ["ticket_id", "corrected_team"], [], faults):
-        team = team_name(values["corrected_team"])
-        if team and values["ticket_id"] in known:
-            corrected[values["ticket_id"]] = team
-        elif team:
-            detail = "a correction for a ticket that training does not have"
-            faults.add("unknown_correction", path.name, "keeps", detail, row)
-        if team and team not in teams_before:
-            unheard[row] = team
-    for row in unheard:
-        names = set(unheard.values())
-        detail = (
-            f"a corrected team that no ticket has yet: {team_names(names)}{_suggestion(names, teams_before)}"
-        )
-        faults.add("new_team", path.name, "keeps", detail, row)
-    teams = [corrected.get(ticket_id, team) for ticket_id, team in zip(train.ids, train.teams, strict=True)]
-    for row, old, new in zip(train.rows, train.teams, teams, strict=True):
-        if old != new:
-            faults.add("corrected_team", train.file, "keeps", f"team corrected by {path.name}", row)
-    return replace(train, teams=teams)
+def _warn_new_teams(new: set[str], before: set[str], file: str, faults: Faults) -> None:
+    if new:
+        detail = f"a corrected team that no ticket has yet: {team_names(new)}{_suggestion(new, before)}"
+        faults.add("new_team", file, "keeps", detail)
 
 
 def _drop_rare_teams(train: Tickets, min_tickets: int, faults: Faults) -> tuple[Tickets, set[str]]:

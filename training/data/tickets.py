@@ -56,6 +56,18 @@ class Tickets:
             times=pick(self.times),
         )
 
+    def followed_by(self, other: Tickets) -> Tickets:
+        """These tickets and then those; styles and times only where both have them."""
+        return Tickets(
+            f"{self.file} and {other.file}",
+            self.ids + other.ids,
+            self.texts + other.texts,
+            self.teams + other.teams,
+            self.styles + other.styles if self.styles and other.styles else [],
+            self.rows + other.rows,
+            self.times + other.times if self.times and other.times else [],
+        )
+
     @cached_property
     def text_groups(self) -> np.ndarray:
         """(tickets,) int64, equal for tickets whose texts are equal but for case and white space."""

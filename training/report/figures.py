@@ -64,7 +64,7 @@ def figures(
             "looked_for": bool(checks.baselines),
             "doubt": checks.doubt,
             "count": len(checks.suspects),
-            "first": [_suspect(one, dataset.train, texts) for one in checks.suspects[:SHOWN_SUSPECTS]],
+            "first": [_suspect(one, dataset.checked, texts) for one in checks.suspects[:SHOWN_SUSPECTS]],
         },
     }
 

@@ -17,8 +17,9 @@ from training import train as train_command
 from training.assess import baselines
 from training.assess.baselines import Baseline, fit_baselines
 from training.assess.checks import Checks
-from training.assess.label_errors import COLUMNS, Suspect, find_suspects, to_csv
+from training.assess.label_errors import Suspect, as_lines, find_suspects
 from training.assess.robustness import PLACES, in_story, measure
+from training.data.corrections import COLUMNS, to_csv
 from training.data.dataset import Tickets, load_dataset
 from training.report import pictures
 from training.synthetic import generate
@@ -103,8 +104,10 @@ def test_the_csv_is_corrected_and_fed_back(tmp_path):
         for i, text, team in zip(tickets.ids, tickets.texts, tickets.teams, strict=True)
     ]
     data = write_csv(tmp_path / "t.csv", rows)
-    train = load_dataset(data).train
-    table = list(csv.DictReader(io.StringIO(to_csv(find_suspects(train), train))))
+    dataset = load_dataset(data)
+    lines = as_lines(find_suspects(dataset.checked), dataset.checked, len(dataset.train))
+    table = list(csv.DictReader(io.StringIO(to_csv(lines))))
+    assert {line["part"] for line in table} == {"training", "validation"}
     assert tuple(table[0]) == COLUMNS
     for line in table[:5]:
         line["corrected_team"] = line["suggested_team"]
