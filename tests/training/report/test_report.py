@@ -228,7 +228,8 @@ def test_the_figures_are_those_of_the_bundle_and_the_baselines_stand_beside(repo
 def test_the_table_of_suspects_lies_beside_the_bundle(reported):
     folder, _ = reported
     with_texts, without = (
-        list(csv.DictReader((folder / f"{report}.label_errors.csv").open())) for report in ("texts", "ids")
+        list(csv.DictReader((folder / f"{report}.label_errors.csv").open(encoding="utf-8-sig")))
+        for report in ("texts", "ids")
     )
     assert [line["ticket_id"] for line in with_texts] == [line["ticket_id"] for line in without]
     assert all(line["text"] for line in with_texts)
