@@ -74,7 +74,7 @@ def test_the_slider_shows_the_measured_figures(visit):
         # The first draw of each key size shows the averages of which the sentence speaks.
         average = float(expected[1].split()[0])
         page.wait_for_function(
-            "average => Math.abs(Number(document.querySelector('.bars .value').innerText) - average) < .006",
+            "average => Math.abs(Number(document.querySelector('.bars .value')?.innerText) - average) < .006",
             arg=average,
         )
         expect(page.locator("#key-size-now")).to_have_text(str(size))
@@ -100,7 +100,7 @@ def test_another_query_is_drawn_by_the_service(visit):
 def test_the_walk_in_french(visit):
     page = visit("/learn", locale="fr-FR")
     page.locator("#walk-steps button").nth(5).click()
-    expect(page.locator("#walk-body h3")).to_have_text("Étape 6 sur 7: Softmax")
+    expect(page.locator("#walk-body h3")).to_have_text("Étape 6 sur 7\u00a0: Softmax")
     assert rows_of(page.locator(".matrix"))[0] == "0,124 0,148 0,728"
     assert page.title().startswith("Routeur")
 

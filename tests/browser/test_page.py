@@ -1,5 +1,6 @@
 """The router's page in a real browser: every flow, by mouse and by keys, in both languages and lights."""
 
+import json
 import re
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ expect = sync_api.expect
 
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 TICKET = "The parcel with my garden bench has not arrived. The courier says it was delivered on Monday."
+PAGES = ("/", "/learn")
 LONG = " ".join(f"word{i} came late to the garden and the bench broke," for i in range(12))
 
 
@@ -25,6 +27,8 @@ def test_a_ticket_gets_its_team_its_bars_and_its_reasons(visit):
     assert shares.locator(".name").all_inner_texts() == ranked
     assert shares.first.locator(".value").inner_text() == f"{answer['confidence']:.1%}"
     badge = {"route": "Routed", "review": "A person should look first"}[answer["decision"]]
+    title = {"route": "It goes to", "review": "Suggested:"}[answer["decision"]]
+    expect(page.locator("#answer-title")).to_have_text(title)
     expect(page.locator(".badge")).to_have_text(badge)
     assert page.locator(".reasons li").count() == max(1, len(answer["reasons"]))
     expect(page.locator("#status")).to_contain_text(answer["team"])
@@ -224,25 +228,42 @@ def test_a_correction_is_sent(visit):
     answer, _ = write(page, TICKET)
     other = next(team for team in answer["probabilities"] if team != answer["team"])
     page.click(".wrong summary")
-    page.select_option("#right-team", other)
+    assert answer["team"] not in page.locator("#right-team").inner_text().split()
+    assert page.locator("#right-team").input_value() == "", "no team is preselected"
+    expect(page.locator("#send-correction")).to_be_disabled()
+    page.select_option("#right-team", f"team:{other}")
     with page.expect_response("**/feedback") as response:
         page.click("#send-correction")
-    assert response.value.status in (200, 201)
+    assert response.value.status == 200
+    assert response.value.json()["team"] == other
     expect(page.locator("#thanks")).to_contain_text(other)
-    assert answer["team"] not in page.locator("#right-team").inner_text().split()
+    with page.expect_response("**/feedback/remove") as response:
+        page.keyboard.press("Enter")  # the focus is on undo
+    assert response.value.json() == {"status": "removed"}
+    expect(page.locator("#thanks")).to_have_text("Taken back.")
+    with page.expect_response("**/feedback") as response:
+        page.click("#send-right")
+    assert response.value.json()["correct"] is True
+    page.click("#undo-correction")
+    page.click(".wrong summary")
+    page.select_option("#right-team", "outcome:not_a_ticket")
+    with page.expect_response("**/feedback") as response:
+        page.click("#send-correction")
+    assert response.value.json()["team"] is None
+    expect(page.locator("#thanks")).to_have_text("Noted: Not a ticket.")
 
 
 @pytest.mark.parametrize(
     ("status", "sentence"),
-    [(404, "does not store corrections"), (401, "with a key"), (503, "could not be stored")],
+    [(404, "does not store feedback"), (503, "could not be stored")],
 )
 def test_a_correction_that_was_not_stored_is_not_called_stored(visit, status, sentence):
     page = visit()
     write(page, TICKET)
     page.route("**/feedback", lambda route: route.fulfill(status=status, json={"detail": "no"}))
-    page.click(".wrong summary")
-    page.click("#send-correction")
+    page.click("#send-right")
     expect(page.locator("#thanks")).to_contain_text(sentence)
+    expect(page.locator("#undo-correction")).to_have_count(0)
     visit.errors.clear()  # the browser itself reports the status
 
 
@@ -281,36 +302,138 @@ def test_french_by_the_browsers_language_and_by_the_switch(visit):
     shown = page.evaluate("document.body.innerText")
     assert re.search(r"\d,\d\s%", shown), "numbers are written the French way"
     assert not re.search(r"\b(team|confidence|heads?|word|undefined|NaN)\b", shown.replace(TICKET, ""))
-    page.click("#language")
+    page.select_option("#language", "en")
     expect(page.locator("#ticket-title")).to_have_text("A ticket")
     expect(page.locator("#text")).to_have_value(TICKET)
     page.reload()
     expect(page.locator("#ticket-title")).to_have_text("A ticket")
 
 
-@pytest.mark.parametrize("locale", ["en-GB", "fr-FR"])
-def test_no_string_is_missing(visit, locale):
+HOLES = """async () => {
+  const read = async (name) => (await import(`/web/${name}.js`)).default;
+  const texts = {};
+  for (const name of ['english', 'french', 'german']) texts[name] = await read(name);
+  const holes = (text) => [...new Set(Object.values(typeof text === 'string' ? [text] : text)
+    .flatMap(form => [...form.matchAll(/\\{(\\w+)\\}/g)].map(hole => hole[1])))].sort().join();
+  const found = [];
+  for (const [name, other] of Object.entries(texts)) {
+    for (const key of new Set([...Object.keys(texts.english), ...Object.keys(other)])) {
+      if (!(key in other) || !(key in texts.english)) found.push(`${name}: ${key}`);
+      else if (holes(other[key]) !== holes(texts.english[key])) found.push(`${name}: holes of ${key}`);
+      else if (typeof other[key] === 'object' && !other[key].other) found.push(`${name}: form of ${key}`);
+    }
+  }
+  return found; }"""
+
+
+def test_no_string_is_missing(visit):
+    assert visit().evaluate(HOLES) == []
+
+
+@pytest.mark.parametrize("locale", ["en-GB", "fr-FR", "de-DE"])
+def test_every_text_of_the_markup_is_translated(visit, locale):
     page = visit(locale=locale)
-    missing = page.evaluate(
-        """async () => { const text = await (await fetch('/web/strings.js')).text();
-        const part = name => text.split(`const ${name} = {`)[1].split('\\n};')[0];
-        const keys = name => [...part(name).matchAll(/^  (\\w+):/gm)].map(m => m[1]);
-        const holes = name => Object.fromEntries([...part(name).matchAll(/^  (\\w+): "(.*)",$/gm)]
-          .map(m => [m[1], [...m[2].matchAll(/\\{(\\w+)\\}/g)].map(h => h[1]).sort().join()]));
-        const [en, fr] = [keys('ENGLISH'), keys('FRENCH')];
-        const [a, b] = [holes('ENGLISH'), holes('FRENCH')];
-        return [en.filter(k => !fr.includes(k)), fr.filter(k => !en.includes(k)),
-                en.filter(k => a[k] !== b[k])]; }"""
-    )
-    assert missing == [[], [], []]
-    for path in ("/", "/learn"):
-        page.goto(page.url.split("/learn")[0].rstrip("/") + path)
+    for path in PAGES:
+        page.goto(page.url[: page.url.index("/", 8)] + path)
         for attribute in ("data-text", "data-label"):
             for node in page.locator(f"[{attribute}]").all():
                 key = node.get_attribute(attribute)
                 shown = node.text_content() if attribute == "data-text" else node.get_attribute("aria-label")
                 assert shown.strip()
                 assert shown != key or key in ("router",)
+
+
+def test_under_review_the_team_is_a_suggestion(visit):
+    page = visit(locale="fr-FR")
+    page.fill("#text", "Would you like to write a guest article about rooftop beekeeping?")
+    settled(page)
+    expect(page.locator(".badge.review")).to_be_visible()
+    expect(page.locator("#answer-title")).to_have_text("Suggestion\u00a0:")
+    expect(page.locator("#status")).to_contain_text("Suggestion\u00a0: ")
+    assert "Destination" not in page.locator("#answer").inner_text()
+
+
+def test_the_confidence_stands_beside_its_threshold(visit):
+    """The service may say which confidence the team had to reach; the page shows both."""
+    page = visit()
+    page.route("**/route", with_threshold(0.875))
+    write(page, TICKET)
+    expect(page.locator(".threshold")).to_contain_text("it had to reach 87.5%.")
+    page.unroute("**/route")
+    page.route("**/route", with_threshold(None))
+    write(page, TICKET + " Please help.")
+    expect(page.locator(".threshold")).to_contain_text("no confidence is enough")
+
+
+def with_threshold(value):
+    def answer(route):
+        response = route.fetch()
+        route.fulfill(response=response, json=response.json() | {"threshold": value})
+
+    return answer
+
+
+def test_a_subject_alone_is_routed(visit):
+    page = visit()
+    page.fill("#text", "")
+    with page.expect_response("**/route") as response:
+        page.fill("#subject", "My card was charged twice, please refund one payment")
+    assert json.loads(response.value.request.post_data)["text"] is None
+    assert response.value.status == 200
+    settled(page)
+    expect(page.locator("#words .field-subject")).to_contain_text("charged")
+
+
+def test_a_reload_keeps_the_ticket(visit):
+    page = visit()
+    write(page, TICKET, subject="Bench")
+    page.reload()
+    settled(page)
+    expect(page.locator("#text")).to_have_value(TICKET)
+    expect(page.locator("#subject")).to_have_value("Bench")
+    expect(page.locator("#words")).to_contain_text("courier")
+
+
+def test_on_a_phone_the_answer_is_on_the_first_screen(visit):
+    page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    write(page, TICKET)
+    page.evaluate("scrollTo(0, 0)")
+    box = page.locator(".badge").bounding_box()
+    assert box["y"] + box["height"] < 844
+
+
+def test_a_long_ticket_is_folded_around_the_words_that_count(visit):
+    page = visit()
+    filler = " ".join(
+        f"We also talked about item number {n} of the list, then the garden." for n in range(150)
+    )
+    answer, _ = write(page, f"{TICKET} {filler}")
+    words = answer["explanation"]["words"]
+    assert len(page.locator("#words").inner_text()) < len(filler) / 3
+    strongest = max(range(len(words)), key=lambda number: abs(words[number]["effect"]))
+    expect(page.locator(f'#words button.word[data-word="{strongest}"]')).to_be_visible()
+    assert "words more" in page.locator("#words .fold").first.inner_text()
+    page.locator("#words .fold").first.click()
+    expect(page.locator("#words .fold")).to_have_count(0)
+    assert len(page.locator("#words").inner_text()) > len(filler)
+
+
+def test_one_is_not_many(visit):
+    page = visit()
+    write(page, "parcel")
+    assert re.search(r"\b1 token read\b", page.locator(".counts").inner_text())
+    assert "up to 0" not in page.inner_text("body")
+
+
+def test_french_has_its_spaces_and_quotes(visit):
+    page = visit(locale="fr-FR")
+    page.fill("#text", TICKET)
+    settled(page)
+    shown = page.locator("main").inner_text()
+    assert not re.search(r"[^\s\u00a0\u202f\d][:;!?](?=\s|$)", shown.replace(TICKET, "")), (
+        "no space before the mark"
+    )
+    assert not re.search(r" [:;!?»]|« |“", shown.replace(TICKET, "")), "a plain space or an English quote"
 
 
 @pytest.mark.parametrize("path", ["/", "/learn"])

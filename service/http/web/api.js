@@ -1,4 +1,4 @@
-// The service's endpoints, as the pages use them.
+// The service's endpoints, as the pages use them. Where the service asks for a key, so does the page, once per tab.
 
 /** An answer that is not a success: `status` (0 = unreachable) and the service's own sentence. */
 export class Refused extends Error {
@@ -8,7 +8,51 @@ export class Refused extends Error {
   }
 }
 
+const KEY = "larkfield-key";
+let key = null;
+let asking = null; // the promise of a key while the page asks for one
+let askForKey = async () => null;
+
+try {
+  key = sessionStorage.getItem(KEY);
+} catch {
+  // storage may be forbidden: the key is then kept until the page is left
+}
+
+/** `ask(refused)` is called when the service needs a key; it resolves to the key, or to null. */
+export function whenKeyNeeded(ask) {
+  askForKey = ask;
+}
+
+function newKey(refused) {
+  asking ??= askForKey(refused).then((given) => {
+    asking = null;
+    key = given;
+    try {
+      if (given) sessionStorage.setItem(KEY, given);
+      else sessionStorage.removeItem(KEY);
+    } catch {
+      // as above
+    }
+    return given;
+  });
+  return asking;
+}
+
 async function call(path, options) {
+  for (;;) {
+    const sent = key;
+    try {
+      return await once(path, { ...options, headers: { ...options.headers, ...(sent && { "X-API-Key": sent }) } });
+    } catch (error) {
+      if (!(error instanceof Refused) || error.status !== 401) throw error;
+      if (key === sent && !(await newKey(Boolean(sent)))) throw error;
+      options.signal?.throwIfAborted();
+    }
+  }
+}
+
+async function once(path, options) {
   let response;
   try {
     response = await fetch(path, { credentials: "same-origin", ...options });
@@ -32,12 +76,32 @@ function post(path, body, signal) {
 export const wellFormed = (text) => (text.toWellFormed ? text.toWellFormed() : text.replace(/\p{Surrogate}/gu, "\ufffd"));
 
 export function route({ subject, text }, explain, signal) {
-  const ticket = { text, explain };
+  const ticket = { text: text.trim() || !subject.trim() ? text : null, explain };
   if (subject.trim()) ticket.subject = subject;
   return post("/route", ticket, signal);
 }
 
-export const feedback = (requestId, team) => post("/feedback", { request_id: requestId, team });
+/** `verdict` is {team} or {outcome}. */
+export const feedback = (requestId, verdict) => post("/feedback", { request_id: requestId, ...verdict });
+
+export const removeFeedback = (requestId) => post("/feedback/remove", { request_id: requestId });
+
+export const routeBatch = (tickets, signal) => post("/route/batch", { tickets }, signal);
+
+const get = (path, values) => call(`${path}?${new URLSearchParams(Object.entries(values).filter(([, value]) => value))}`, {});
+
+export const reviewTickets = (values) => get("/review/tickets", values);
+
+export const reviewWords = (row) => get("/review/words", { row: String(row) });
+
+export const todayNumbers = () => get("/today/numbers", {});
+
+export const readFile = (file, values) =>
+  call(`/upload/read?${new URLSearchParams(Object.entries({ name: file.name, ...values }).filter(([, value]) => value))}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/octet-stream" },
+    body: file,
+  });
 
 export const learnNumbers = () => call("/learn/numbers", {});
 

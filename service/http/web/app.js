@@ -1,13 +1,14 @@
 // The router's page: a ticket on one side, its answer on the other, below it why, and where the heads looked.
 
-import { Refused, decodeWeights, feedback, route, wellFormed } from "./api.js";
+import { Refused, decodeWeights, feedback, removeFeedback, route, wellFormed } from "./api.js";
 import { bar, byId, el, fill } from "./dom.js";
 import { HeadView, drawGrid } from "./heads.js";
 import { start } from "./page.js";
-import { EXAMPLES, currentLanguage, percent, t, teamName } from "./strings.js";
+import { EXAMPLES, currentLanguage, percent, reasonText, t, teamName } from "./strings.js";
 import { drawChange, drawLegend, drawWordPanel, drawWords, isPart, markChosen, walkWords, withoutWords } from "./words.js";
 
 const DEBOUNCE_MS = 180;
+const TICKET = "larkfield-ticket"; // where the tab keeps the ticket, for a reload
 
 const page = {
   sent: null, // the ticket that the answer is about
@@ -17,7 +18,9 @@ const page = {
   word: undefined, // the word that is pointed at
   open: null, // the head in the larger view
   problem: null,
-  thanks: null,
+  thanks: null, // the sentence about the feedback on this answer
+  given: false, // whether there is feedback on it to take back
+  unfolded: false, // whether all of a long ticket is shown
 };
 let timer = 0;
 let running = null; // AbortController of the requests for the newest text
@@ -28,14 +31,34 @@ function ticketNow() {
   return { subject: wellFormed(byId("subject").value), text: wellFormed(byId("text").value) };
 }
 
+const isEmpty = (ticket) => !ticket.text.trim() && !ticket.subject.trim();
+
+function keepTicket(ticket) {
+  try {
+    sessionStorage.setItem(TICKET, JSON.stringify(ticket));
+  } catch {
+    // storage may be forbidden, or full: a reload then starts with the first example
+  }
+}
+
+function keptTicket() {
+  try {
+    const kept = JSON.parse(sessionStorage.getItem(TICKET));
+    return typeof kept?.text === "string" && typeof kept.subject === "string" && !isEmpty(kept) ? kept : null;
+  } catch {
+    return null;
+  }
+}
+
 function onEdit() {
   clearTimeout(timer);
   running?.abort();
-  if (ticketNow().text.trim()) {
+  keepTicket(ticketNow());
+  if (!isEmpty(ticketNow())) {
     busy(true, true);
     timer = setTimeout(send, DEBOUNCE_MS);
   } else {
-    Object.assign(page, { sent: null, answer: null, full: null, word: undefined, open: null, problem: null, thanks: null });
+    Object.assign(page, { sent: null, answer: null, full: null, word: undefined, open: null, problem: null, thanks: null, given: false, unfolded: false });
     repaint();
     busy(false, false);
   }
@@ -49,7 +72,7 @@ async function send() {
   try {
     const { body, requestId } = await route(ticket, "tokens", controller.signal);
     if (running !== controller) return;
-    Object.assign(page, { sent: ticket, answer: body, requestId, full: null, word: undefined, problem: null, thanks: null });
+    Object.assign(page, { sent: ticket, answer: body, requestId, full: null, word: undefined, problem: null, thanks: null, given: false, unfolded: false });
     repaintAnswer();
     busy(false, true);
     const whole = await route(ticket, "full", controller.signal);
@@ -100,14 +123,15 @@ function busy(answer, heads) {
 function repaintStatus() {
   const { answer, problem } = page;
   let sentence = "";
-  if (problem) sentence = problem.status ? t("refused", { detail: problem.message }) : t("offline");
-  else if (answer) sentence = t("routed", { team: teamName(answer.team), confidence: percent(answer.confidence, 1) });
+  if (problem) sentence = problem.status === 401 ? t("key_missing") : problem.status ? t("refused", { detail: problem.message }) : t("offline");
+  else if (answer) sentence = t(answer.decision === "review" ? "suggested_status" : "routed", { team: teamName(answer.team), confidence: percent(answer.confidence, 1) });
   byId("status").textContent = sentence;
   byId("status").classList.toggle("problem", Boolean(problem));
 }
 
 function drawVerdict() {
   const { answer } = page;
+  byId("answer-title").textContent = t(answer?.decision === "review" ? "suggested" : "goes_to");
   if (!answer) {
     fill(byId("verdict"), el("p", { class: "empty" }, t("nothing_yet")));
     return;
@@ -121,7 +145,8 @@ function drawVerdict() {
     byId("verdict"),
     el("p", { class: "team" }, teamName(answer.team)),
     el("p", { class: `badge ${review ? "review" : "route"}` }, t(review ? "decision_review" : "decision_route")),
-    el("ul", { class: "reasons" }, ...(answer.reasons.length ? answer.reasons : [null]).map((reason) => el("li", {}, t(reason ? `reason_${reason}` : "route_because")))),
+    el("ul", { class: "reasons" }, ...(answer.reasons.length ? answer.reasons : [null]).map((reason) => el("li", {}, reason ? reasonText(reason) : t("route_because")))),
+    answer.threshold !== undefined && el("p", { class: "threshold" }, thresholdText(answer)),
     el(
       "ol",
       { class: "shares", "aria-label": t("team_shares") },
@@ -134,32 +159,65 @@ function drawVerdict() {
   );
 }
 
+function thresholdText({ confidence, threshold }) {
+  const values = { confidence: percent(confidence, 1) };
+  return threshold === null ? t("confidence_no_threshold", values) : t("confidence_and_threshold", { ...values, threshold: percent(threshold, 1) });
+}
+
+/** What the service did not do, as a sentence. */
+function feedbackProblem(error) {
+  if (!(error instanceof Refused)) throw error;
+  return t([404, 405].includes(error.status) ? "feedback_absent" : error.status === 401 ? "key_missing" : "feedback_failed");
+}
+
+/** "Right", or the right team; what was said can be taken back. */
 function drawCorrection() {
   const { answer } = page;
-  const answerText = el("p", { class: "status", role: "status", id: "thanks" }, page.thanks ?? "");
+  const outcomes = ["none_of_these", "not_a_ticket"];
+  const send = el("button", { type: "button", class: "small", id: "send-correction", disabled: true }, t("send"));
   const select = el(
     "select",
-    { id: "right-team" },
-    ...Object.keys(answer.probabilities)
-      .filter((team) => team !== answer.team)
-      .map((team) => el("option", { value: team }, teamName(team))),
+    { id: "right-team", onchange: () => { send.disabled = !select.value; } },
+    el("option", { value: "" }, t("choose_team")),
+    ...Object.keys(answer.probabilities).filter((team) => team !== answer.team).map((team) => el("option", { value: `team:${team}` }, teamName(team))),
+    ...outcomes.map((outcome) => el("option", { value: `outcome:${outcome}` }, t(`outcome_${outcome}`))),
   );
-  const sendIt = async () => {
+  const tell = async (verdict, name) => {
     try {
-      await feedback(page.requestId, select.value);
-      page.thanks = t("wrong_thanks", { team: teamName(select.value) });
+      await feedback(page.requestId, verdict);
+      page.thanks = t("thanks", { team: name });
+      page.given = true;
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      page.thanks = t([404, 405].includes(error.status) ? "wrong_absent" : error.status === 401 ? "wrong_key" : "wrong_failed");
+      page.thanks = feedbackProblem(error);
     }
-    answerText.textContent = page.thanks;
+    drawVerdict();
+    byId(page.given ? "undo-correction" : "thanks").focus();
+  };
+  send.addEventListener("click", () => {
+    const [kind, value] = [select.value.slice(0, select.value.indexOf(":")), select.value.slice(select.value.indexOf(":") + 1)];
+    tell({ [kind]: value }, kind === "team" ? teamName(value) : t(`outcome_${value}`));
+  });
+  const undo = async () => {
+    try {
+      await removeFeedback(page.requestId);
+      page.thanks = t("undone");
+      page.given = false;
+    } catch (error) {
+      page.thanks = feedbackProblem(error);
+    }
+    drawVerdict();
+    byId("thanks").focus();
   };
   return el(
-    "details",
-    { class: "wrong", open: Boolean(page.thanks) },
-    el("summary", {}, t("wrong")),
-    el("div", { class: "wrong-form" }, el("label", { for: "right-team" }, t("wrong_team")), select, el("button", { type: "button", class: "small", id: "send-correction", onclick: sendIt }, t("wrong_send"))),
-    answerText,
+    "section",
+    { class: "wrong", "aria-labelledby": "verdict-title" },
+    el("h3", { id: "verdict-title" }, t("verdict_title")),
+    el("p", { class: "hint" }, t("verdict_hint")),
+    !page.given && el("button", { type: "button", class: "small", id: "send-right", onclick: () => tell({ team: answer.team }, teamName(answer.team)) }, t("right")),
+    !page.given &&
+      el("details", {}, el("summary", {}, t("wrong")), el("div", { class: "wrong-form" }, el("label", { for: "right-team" }, t("right_team")), select, send)),
+    el("p", { class: "status", role: "status", id: "thanks", tabindex: "-1" }, page.thanks ?? ""),
+    page.given && el("button", { type: "button", class: "small", id: "undo-correction", onclick: undo }, t("undo")),
   );
 }
 
@@ -171,8 +229,14 @@ function repaintWhy() {
   const hint = t("why_hint", { team: teamName(explanation.team), rival: teamName(explanation.runner_up) });
   byId("why-hint").textContent = isPart(explanation.window) ? `${t("why_part")} ${hint}` : hint;
   drawLegend(byId("legend"), explanation);
-  drawWords(byId("words"), sent, explanation, page.word, pickWord);
+  drawWords(byId("words"), sent, explanation, page.word, pickWord, page.unfolded ? null : unfold);
   drawChange(byId("change"), sent, explanation, () => fillTicket(withoutWords(sent, explanation)));
+}
+
+function unfold() {
+  page.unfolded = true;
+  repaintWhy();
+  byId("words").querySelector("button.word")?.focus();
 }
 
 function pickWord(word) {
@@ -234,5 +298,4 @@ start("title_route", repaint);
 walkWords(byId("words"));
 for (const id of ["subject", "text"]) byId(id).addEventListener("input", onEdit);
 repaint();
-if (ticketNow().text.trim()) onEdit(); // what the browser kept over a reload
-else fillTicket(EXAMPLES[0]);
+fillTicket(keptTicket() ?? EXAMPLES[0]);

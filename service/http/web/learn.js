@@ -54,7 +54,7 @@ function trace(step, matrices) {
   const row = traced.values[0];
   const pairs = traced.columns?.map((column, i) => `${column} ${short(row[i])}`).join(", ");
   const sum = short(row.reduce((total, value) => total + (value ?? 0), 0));
-  return t(`trace_${step}`, { row: row.map(short).join(document.documentElement.lang === "fr" ? " ; " : ", "), pairs, sum });
+  return t(`trace_${step}`, { row: row.map(short).join(["fr", "de"].includes(document.documentElement.lang) ? "; " : ", "), pairs, sum });
 }
 
 function drawWalk() {
@@ -93,7 +93,7 @@ function drawWalkBody() {
   const matrices = numbers.walk[mask][step - 1];
   fill(
     byId("walk-body"),
-    el("h3", { "aria-live": "polite" }, `${t("step", { number: step })}: ${t(`step_${step}`)}`),
+    el("h3", { "aria-live": "polite" }, t("step", { number: step, name: t(`step_${step}`) })),
     el("p", {}, t(step === 5 ? `say_5_${mask}` : `say_${step}`)),
     el("div", { class: "matrices" }, ...matrices.map(drawMatrix)),
     el("p", { class: "trace" }, el("b", {}, `${t("trace")} `), trace(step, matrices)),
@@ -127,7 +127,7 @@ function drawSize() {
   byId("key-size").setAttribute("aria-valuetext", `d_k = ${row.d_k}`);
   byId("key-size-now").textContent = String(row.d_k);
   const values = {
-    size: row.d_k,
+    size: String(row.d_k),
     spread: number(Math.sqrt(row.variance)),
     largest: number(row.largest, 3),
     gradient: number(row.gradient, 3),
@@ -147,7 +147,7 @@ function drawSize() {
     el(
       "p",
       { class: "hint" },
-      t("one_query", { seed }),
+      t("one_query", { seed: String(seed) }),
       " ",
       el("button", { type: "button", class: "small", id: "draw-again", onclick: () => { state.seed += 1; draw(true); } }, t("draw_again")),
     ),

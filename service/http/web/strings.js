@@ -1,350 +1,72 @@
-// Every word that the pages say, in English and French. `t("key", {name: value})` fills {name}.
+// Texts, numbers and names in the language of the page. `t("key", {name: value})` fills {name}.
 
-const ENGLISH = {
-  title_route: "Larkfield router",
-  title_learn: "Larkfield router: attention in two explorers",
-  router: "router",
-  pages: "Pages",
-  nav_route: "Route",
-  nav_learn: "Learn",
-  theme: "Colours",
-  theme_auto: "As the system",
-  theme_light: "Light",
-  theme_dark: "Dark",
-  language: "Language",
-  api: "API",
-  skip_to_answer: "Skip to the answer",
-  skip_to_walk: "Skip to the first explorer",
+import ENGLISH from "./english.js";
+import FRENCH from "./french.js";
+import GERMAN from "./german.js";
 
-  ticket: "A ticket",
-  ticket_hint: "Write, paste or pick one. Every change routes it again.",
-  examples: "Examples",
-  subject: "Subject (optional)",
-  message: "Message",
-  routing: "Routing…",
-  routed: "{team}, {confidence}.",
-  offline: "The router cannot be reached. Your text is kept; the next change tries again.",
-  refused: "The router did not take this ticket: {detail}",
+const TEXTS = { en: ENGLISH, fr: FRENCH, de: GERMAN };
 
-  goes_to: "It goes to",
-  nothing_yet: "Nothing to route yet.",
-  decision_route: "Routed",
-  decision_review: "A person should look first",
-  route_because: "Sure enough to go straight to the team.",
-  reason_low_confidence: "The confidence is too low to go without a look.",
-  reason_out_of_scope: "It does not read like anything these teams answer.",
-  reason_mostly_unknown_words: "The router does not know most of its words.",
-  reason_too_short: "It is too short to tell.",
-  reason_unknown_language: "It is in a language the router was not trained on.",
-  team_shares: "Confidence per team",
-  token_count: "{count} tokens read",
-  token_unknown: "{count} unknown",
-  token_truncated: "the rest was cut off",
-  model: "Bundle {name} {version}",
-
-  wrong: "This was wrong",
-  wrong_team: "It belongs to",
-  wrong_send: "Send",
-  wrong_thanks: "Thank you, noted: {team}.",
-  wrong_absent: "This router does not store corrections, so nothing was sent on.",
-  wrong_key: "This router only takes corrections from callers with a key.",
-  wrong_failed: "The correction could not be stored. Please try again.",
-
-  why_title: "What moved the decision",
-  why_hint: "Every word pulls towards {team} or towards the runner-up, {rival}. The colour says which way, its strength how hard. Point at a word, or step through with the arrow keys.",
-  why_part: "This ticket is long: one passage of it decided, and is explained here.",
-  elsewhere: "read, but another passage decided",
-  for_team: "towards {team}",
-  against_team: "towards {rival}",
-  not_read: "not read by the router",
-  word_for: "{word}: {share} of all the pull, towards {team}",
-  word_against: "{word}: {share} of all the pull, towards {rival}",
-  word_neither: "{word}: hardly pulls",
-  change_words: "Smallest change: without {words}, {team} would have won.",
-  change_none: "No removal of up to {limit} words makes another team win.",
-  change_none_found: "No small change was found: leaving out up to {limit} of the strongest words keeps {team}.",
-  change_try: "Leave out and route",
-  and: "and",
-  word_panel: "“{word}” and the heads",
-  panel_hint: "Point at a word above to see what each head reads from it.",
-  panel_reads: "reads most",
-  panel_read_by: "is read, on average",
-  panel_head: "head",
-
-  heads_title: "Where the heads looked",
-  honest: "Attention shows where each token took its information from. It does not show why the team was chosen: a head may look at a word that changes nothing. For the reasons, see the coloured words above.",
-  heads_hint: "One picture per head. Rows read, columns are read; stronger colour, more weight (square-root scale, each head against its own largest weight). Open one to read its numbers.",
-  head_name: "Block {block}, head {head}",
-  open_head: "Open block {block}, head {head}. {summary}",
-  close: "Close",
-  reads: "reads ↓",
-  is_read: "is read →",
-  map_label: "Heat map of block {block}, head {head}: {count} rows that read, {count} columns that are read. {summary} Arrow keys move from cell to cell.",
-  cell: "“{reader}” (row {row}) gives “{read}” (column {column}) {weight} of its weight.",
-  row_title: "What “{reader}” reads in this head",
-  row_pick: "Row",
-  previous_row: "Previous row",
-  next_row: "Next row",
-  strongest: "Strongest pairs",
-  pair: "“{reader}” reads “{read}”: {weight}",
-
-  head_self: "Tokens mostly read themselves ({share} of the weight).",
-  head_previous: "Tokens mostly read the one before them ({share}).",
-  head_next: "Tokens mostly read the one after them ({share}).",
-  head_words: "Most tokens read {words}.",
-  head_nearby: "Tokens read their neighbourhood: {share} of the weight stays within {distance} places.",
-  head_broad: "Reads broadly, most of all {words}.",
-  head_word: "“{word}” ({share})",
-
-  learn_title: "Attention, by hand",
-  learn_intro: "The router's network is two blocks of this one formula. Walk through it on three words, then see why it divides by the square root of the key size.",
-  formula_in_words: "Attention of Q, K and V is softmax of Q times K transposed, divided by the square root of d k, plus the mask M, times V.",
-  back_to_router: "Back to the router",
-  learn_failed: "The figures could not be fetched from the service.",
-  walk_title: "“damaged on arrival” in seven steps",
-  steps: "Steps",
-  step: "Step {number} of 7",
-  previous: "Back",
-  next: "Next",
-  mask: "Mask",
-  mask_none: "none",
-  mask_causal: "causal",
-  shape: "{rows} × {columns}",
-  matrix: "{name}, {rows} rows, {columns} columns",
-  trace: "The row of “damaged”",
-  infinity: "minus infinity",
-  step_1: "The input",
-  step_2: "Queries, keys, values",
-  step_3: "Scores",
-  step_4: "Scale",
-  step_5: "Mask",
-  step_6: "Softmax",
-  step_7: "Output",
-  say_1: "One row of X per word, d = 4 numbers each. The three weight matrices turn 4 numbers into d_k = 2. In a network they are learned; here they are made up so that you can follow by hand.",
-  say_2: "Three products give every word a query (what it asks), a key (what it is compared by) and a value (what it hands over). “damaged” is (1, 0, 0, 1): it adds the first and the fourth row of each weight matrix.",
-  say_3: "Every query meets every key in one product. A score is large when the two point the same way: “damaged” fits “arrival” best.",
-  say_4: "All scores are divided by √d_k = √2, so that their spread does not depend on the key size.",
-  say_5_none: "No mask: M is all zeros, and nothing changes.",
-  say_5_causal: "The causal mask adds minus infinity where the word read comes after the reader. “damaged” is first: it may only read itself.",
-  say_6: "Each row goes through softmax on its own and then sums to 1. These are the attention weights.",
-  say_7: "Each output row mixes the value rows with its weights. The three outputs replace the three words on the way to the next layer.",
-  trace_1: "“damaged” enters as ({row}).",
-  trace_2: "Its query is ({row}).",
-  trace_3: "Its scores: {pairs}.",
-  trace_4: "Divided by √2: {pairs}.",
-  trace_5: "With the mask added: {pairs}.",
-  trace_6: "Its weights: {pairs}; together {sum}.",
-  trace_7: "Its output is ({row}).",
-
-  size_title: "Key size and saturation",
-  size_hint: "A random query meets 32 random keys; all numbers have mean 0 and variance 1. Slide the key size and watch softmax with and without the division.",
-  key_size: "Key size d_k",
-  unscaled: "Without scaling: softmax(q · k)",
-  scaled: "With scaling: softmax(q · k / √d_k)",
-  bars_label: "32 weights from largest to smallest, the largest is {largest}.",
-  one_query: "One random query and its 32 keys, drawn now (seed {seed}).",
-  draw_again: "Draw another",
-  measured: "Measured by this router's own code: {pairs} pairs, and {queries} queries with {keys} keys each.",
-  figure: "Figure",
-  figure_variance: "Variance of the score",
-  figure_largest: "Largest weight, mean",
-  figure_certain: "Rows with a weight above 0.99",
-  figure_gradient: "Size of the softmax gradient",
-  say_size_low: "At d_k = {size} a score typically lies within ±{spread}. Softmax still spreads its weight without scaling: {largest} on the largest of 32 keys.",
-  say_size_high: "At d_k = {size} a score typically lies within ±{spread}. Without scaling, softmax puts {largest} on one key and its gradient shrinks to {gradient}; with it, the largest weight stays at {scaled} and the gradient at {scaled_gradient}.",
-};
-
-const FRENCH = {
-  title_route: "Routeur Larkfield",
-  title_learn: "Routeur Larkfield : l’attention en deux explorateurs",
-  router: "routeur",
-  pages: "Pages",
-  nav_route: "Router",
-  nav_learn: "Comprendre",
-  theme: "Couleurs",
-  theme_auto: "Comme le système",
-  theme_light: "Clair",
-  theme_dark: "Sombre",
-  language: "Langue",
-  api: "API",
-  skip_to_answer: "Aller à la réponse",
-  skip_to_walk: "Aller au premier explorateur",
-
-  ticket: "Un billet",
-  ticket_hint: "Écrivez, collez ou choisissez-en un. Chaque modification le route de nouveau. Le routeur lit l’anglais.",
-  examples: "Exemples",
-  subject: "Objet (facultatif)",
-  message: "Message",
-  routing: "Routage…",
-  routed: "{team}, {confidence}.",
-  offline: "Le routeur ne répond pas. Votre texte est conservé ; la prochaine modification réessaiera.",
-  refused: "Le routeur n’a pas accepté ce billet : {detail}",
-
-  goes_to: "Destination",
-  nothing_yet: "Rien à router pour l’instant.",
-  decision_route: "Routé",
-  decision_review: "À faire relire d’abord",
-  route_because: "Assez sûr pour aller directement à l’équipe.",
-  reason_low_confidence: "La confiance est trop faible pour se passer d’une relecture.",
-  reason_out_of_scope: "Il ne ressemble à rien de ce que traitent ces équipes.",
-  reason_mostly_unknown_words: "Le routeur ne connaît pas la plupart de ses mots.",
-  reason_too_short: "Il est trop court pour en juger.",
-  reason_unknown_language: "Il est dans une langue que le routeur n’a pas apprise.",
-  team_shares: "Confiance par équipe",
-  token_count: "{count} jetons lus",
-  token_unknown: "{count} inconnus",
-  token_truncated: "la suite a été coupée",
-  model: "Modèle {name} {version}",
-
-  wrong: "C’était une erreur",
-  wrong_team: "Il revient à",
-  wrong_send: "Envoyer",
-  wrong_thanks: "Merci, c’est noté : {team}.",
-  wrong_absent: "Ce routeur n’enregistre pas les corrections : rien n’a été transmis.",
-  wrong_key: "Ce routeur n’accepte de corrections qu’avec une clé.",
-  wrong_failed: "La correction n’a pas pu être enregistrée. Veuillez réessayer.",
-
-  why_title: "Ce qui a fait pencher la balance",
-  why_hint: "Chaque mot tire vers {team} ou vers l’équipe suivante, {rival}. La couleur dit de quel côté, son intensité avec quelle force. Survolez un mot, ou parcourez-les avec les flèches.",
-  why_part: "Ce billet est long : un seul passage a décidé, et c’est lui qui est expliqué ici.",
-  elsewhere: "lu, mais c’est un autre passage qui a décidé",
-  for_team: "vers {team}",
-  against_team: "vers {rival}",
-  not_read: "non lu par le routeur",
-  word_for: "{word} : {share} de toute la traction, vers {team}",
-  word_against: "{word} : {share} de toute la traction, vers {rival}",
-  word_neither: "{word} : ne tire guère",
-  change_words: "Plus petit changement : sans {words}, {team} l’aurait emporté.",
-  change_none: "Aucun retrait d’au plus {limit} mots ne fait gagner une autre équipe.",
-  change_none_found: "Aucun petit changement trouvé : sans les mots les plus forts, jusqu’à {limit}, {team} l’emporte encore.",
-  change_try: "Les enlever et router",
-  and: "et",
-  word_panel: "« {word} » et les têtes",
-  panel_hint: "Survolez un mot ci-dessus pour voir ce que chaque tête y lit.",
-  panel_reads: "lit surtout",
-  panel_read_by: "est lu, en moyenne",
-  panel_head: "tête",
-
-  heads_title: "Où les têtes ont regardé",
-  honest: "L’attention montre d’où chaque jeton a tiré son information. Elle ne montre pas pourquoi l’équipe a été choisie : une tête peut regarder un mot qui ne change rien. Pour les raisons, voyez les mots colorés ci-dessus.",
-  heads_hint: "Une image par tête. Les lignes lisent, les colonnes sont lues ; plus la couleur est forte, plus le poids est grand (échelle en racine carrée, relative au plus grand poids de la tête). Ouvrez-en une pour lire ses nombres.",
-  head_name: "Bloc {block}, tête {head}",
-  open_head: "Ouvrir le bloc {block}, tête {head}. {summary}",
-  close: "Fermer",
-  reads: "lit ↓",
-  is_read: "est lu →",
-  map_label: "Carte thermique du bloc {block}, tête {head} : {count} lignes qui lisent, {count} colonnes qui sont lues. {summary} Les flèches vont de case en case.",
-  cell: "« {reader} » (ligne {row}) donne à « {read} » (colonne {column}) {weight} de son poids.",
-  row_title: "Ce que « {reader} » lit dans cette tête",
-  row_pick: "Ligne",
-  previous_row: "Ligne précédente",
-  next_row: "Ligne suivante",
-  strongest: "Paires les plus fortes",
-  pair: "« {reader} » lit « {read} » : {weight}",
-
-  head_self: "Les jetons se lisent surtout eux-mêmes ({share} du poids).",
-  head_previous: "Les jetons lisent surtout celui qui les précède ({share}).",
-  head_next: "Les jetons lisent surtout celui qui les suit ({share}).",
-  head_words: "La plupart des jetons lisent {words}.",
-  head_nearby: "Les jetons lisent leur voisinage : {share} du poids reste à {distance} places au plus.",
-  head_broad: "Lecture étendue, surtout {words}.",
-  head_word: "« {word} » ({share})",
-
-  learn_title: "L’attention, à la main",
-  learn_intro: "Le réseau du routeur est fait de deux blocs de cette unique formule. Parcourez-la sur trois mots, puis voyez pourquoi elle divise par la racine carrée de la taille des clés.",
-  formula_in_words: "L’attention de Q, K et V est le softmax de Q fois K transposée, divisé par la racine carrée de d k, plus le masque M, fois V.",
-  back_to_router: "Retour au routeur",
-  learn_failed: "Les chiffres n’ont pas pu être obtenus du service.",
-  walk_title: "« damaged on arrival » en sept étapes",
-  steps: "Étapes",
-  step: "Étape {number} sur 7",
-  previous: "Précédent",
-  next: "Suivant",
-  mask: "Masque",
-  mask_none: "aucun",
-  mask_causal: "causal",
-  shape: "{rows} × {columns}",
-  matrix: "{name}, {rows} lignes, {columns} colonnes",
-  trace: "La ligne de « damaged »",
-  infinity: "moins l’infini",
-  step_1: "L’entrée",
-  step_2: "Requêtes, clés, valeurs",
-  step_3: "Scores",
-  step_4: "Échelle",
-  step_5: "Masque",
-  step_6: "Softmax",
-  step_7: "Sortie",
-  say_1: "Une ligne de X par mot, d = 4 nombres chacune. Les trois matrices de poids font de 4 nombres d_k = 2. Un réseau les apprend ; celles-ci sont inventées pour se suivre à la main.",
-  say_2: "Trois produits donnent à chaque mot une requête (ce qu’il demande), une clé (ce à quoi on le compare) et une valeur (ce qu’il transmet). « damaged » vaut (1, 0, 0, 1) : il additionne la première et la quatrième ligne de chaque matrice.",
-  say_3: "Un seul produit confronte chaque requête à chaque clé. Un score est grand quand les deux vont dans le même sens : « damaged » s’accorde le mieux avec « arrival ».",
-  say_4: "Tous les scores sont divisés par √d_k = √2, pour que leur étendue ne dépende pas de la taille des clés.",
-  say_5_none: "Aucun masque : M ne contient que des zéros et ne change rien.",
-  say_5_causal: "Le masque causal ajoute moins l’infini partout où le mot lu vient après le lecteur. « damaged » est le premier : il ne peut lire que lui-même.",
-  say_6: "Chaque ligne passe seule par softmax et sa somme vaut alors 1. Ce sont les poids d’attention.",
-  say_7: "Chaque ligne de sortie mélange les lignes de valeurs selon ses poids. Les trois sorties remplacent les trois mots en route vers la couche suivante.",
-  trace_1: "« damaged » entre comme ({row}).",
-  trace_2: "Sa requête est ({row}).",
-  trace_3: "Ses scores : {pairs}.",
-  trace_4: "Divisés par √2 : {pairs}.",
-  trace_5: "Avec le masque : {pairs}.",
-  trace_6: "Ses poids : {pairs} ; en tout {sum}.",
-  trace_7: "Sa sortie est ({row}).",
-
-  size_title: "Taille des clés et saturation",
-  size_hint: "Une requête aléatoire rencontre 32 clés aléatoires ; tous les nombres ont une moyenne de 0 et une variance de 1. Faites glisser la taille des clés et observez softmax avec et sans la division.",
-  key_size: "Taille des clés d_k",
-  unscaled: "Sans mise à l’échelle : softmax(q · k)",
-  scaled: "Avec mise à l’échelle : softmax(q · k / √d_k)",
-  bars_label: "32 poids du plus grand au plus petit, le plus grand vaut {largest}.",
-  one_query: "Une requête aléatoire et ses 32 clés, tirées à l’instant (graine {seed}).",
-  draw_again: "Tirer de nouveau",
-  measured: "Mesuré par le code de ce routeur : {pairs} paires, et {queries} requêtes de {keys} clés chacune.",
-  figure: "Mesure",
-  figure_variance: "Variance du score",
-  figure_largest: "Plus grand poids, moyenne",
-  figure_certain: "Lignes avec un poids au-dessus de 0,99",
-  figure_gradient: "Taille du gradient de softmax",
-  say_size_low: "À d_k = {size}, un score se tient d’ordinaire à ±{spread}. Sans mise à l’échelle, softmax répartit encore son poids : {largest} sur la plus forte des 32 clés.",
-  say_size_high: "À d_k = {size}, un score se tient d’ordinaire à ±{spread}. Sans mise à l’échelle, softmax met {largest} sur une seule clé et son gradient tombe à {gradient} ; avec elle, le plus grand poids reste à {scaled} et le gradient à {scaled_gradient}.",
-};
-
-const TEAMS_IN_FRENCH = {
-  delivery: "livraison",
-  returns: "retours",
-  payment: "paiement",
-  warranty: "garantie",
-  account: "compte",
+// The five teams of the shipped bundle. Other names stay as they are.
+const TEAMS = {
+  fr: { delivery: "livraison", returns: "retours", payment: "paiement", warranty: "garantie", account: "compte" },
+  de: { delivery: "Lieferung", returns: "Rückgabe", payment: "Zahlung", warranty: "Garantie", account: "Konto" },
 };
 
 // Made-up tickets; the router reads English.
 export const EXAMPLES = [
-  { en: "Charged twice", fr: "Débit en double", subject: "", text: "This is not about the courier. You took the money for my hedge trimmer twice, please give one payment back." },
-  { en: "Broken on arrival", fr: "Cassé à l’arrivée", subject: "Terracotta pots", text: "The parcel came this morning and two of the four pots were in pieces. The box had a hole in it. Can you send new ones?" },
-  { en: "Stopped working", fr: "En panne", subject: "", text: "We bought the pressure washer last spring. It ran well for eight months, now the pump hums and no water comes out. Is this a repair under the guarantee?" },
-  { en: "Send it back", fr: "Renvoi", subject: "Wrong colour", text: "I ordered the garden cushions in green but they look grey in daylight. How do I send them back, and do you give me a label?" },
-  { en: "Cannot sign in", fr: "Connexion impossible", subject: "", text: "I changed my email address last week and now the password reset link never reaches me. Please help me get into my account." },
-  { en: "Two topics", fr: "Deux sujets", subject: "Two things", text: "The return you collected on Monday is confirmed, thanks. But the refund has not reached my card, and my new order shows no tracking number." },
-  { en: "With HTML", fr: "Avec du HTML", subject: "RE: order", text: "<p>Hello,</p><p>my <b>discount code</b> was&nbsp;declined at the checkout. Could you check the amount on the invoice?</p>\n\nOn Tue, 3 March, Larkfield wrote:\n> Thank you for your order. The courier will call you." },
-  { en: "Something else", fr: "Autre chose", subject: "", text: "Would you like to write a guest article about rooftop beekeeping for our city magazine?" },
+  { en: "Charged twice", de: "Doppelt belastet", fr: "Débit en double", subject: "", text: "This is not about the courier. You took the money for my hedge trimmer twice, please give one payment back." },
+  { en: "Broken on arrival", de: "Kaputt angekommen", fr: "Cassé à l’arrivée", subject: "Terracotta pots", text: "The parcel came this morning and two of the four pots were in pieces. The box had a hole in it. Can you send new ones?" },
+  { en: "Stopped working", de: "Geht nicht mehr", fr: "En panne", subject: "", text: "We bought the pressure washer last spring. It ran well for eight months, now the pump hums and no water comes out. Is this a repair under the guarantee?" },
+  { en: "Send it back", de: "Zurücksenden", fr: "Renvoi", subject: "Wrong colour", text: "I ordered the garden cushions in green but they look grey in daylight. How do I send them back, and do you give me a label?" },
+  { en: "Cannot sign in", de: "Anmelden geht nicht", fr: "Connexion impossible", subject: "", text: "I changed my email address last week and now the password reset link never reaches me. Please help me get into my account." },
+  { en: "Two topics", de: "Zwei Themen", fr: "Deux sujets", subject: "Two things", text: "The return you collected on Monday is confirmed, thanks. But the refund has not reached my card, and my new order shows no tracking number." },
+  { en: "With HTML", de: "Mit HTML", fr: "Avec du HTML", subject: "RE: order", text: "<p>Hello,</p><p>my <b>discount code</b> was&nbsp;declined at the checkout. Could you check the amount on the invoice?</p>\n\nOn Tue, 3 March, Larkfield wrote:\n> Thank you for your order. The courier will call you." },
+  { en: "Something else", de: "Etwas anderes", fr: "Autre chose", subject: "", text: "Would you like to write a guest article about rooftop beekeeping for our city magazine?" },
 ];
 
 let language = "en";
 
-export const languages = ["en", "fr"];
+export const languages = Object.keys(TEXTS);
 export const currentLanguage = () => language;
+export const nameOf = (code) => TEXTS[code].language_name;
 
 export function setLanguage(code) {
   language = languages.includes(code) ? code : "en";
   document.documentElement.lang = language;
 }
 
-export function t(key, values = {}) {
-  const sentence = (language === "fr" ? FRENCH : ENGLISH)[key] ?? ENGLISH[key] ?? key;
-  return sentence.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+/** French puts no-break spaces before : and inside « », narrow ones before ; ! and ?. */
+function withSpaces(text) {
+  return text.replace(/ ([:»])/g, "\u00a0$1").replace(/« /g, "«\u00a0").replace(/ ([;!?])/g, "\u202f$1");
 }
 
-/** The team's name as people say it; a name that is not one of the shop's five stays as it is. */
-export const teamName = (team) => (language === "fr" && Object.hasOwn(TEAMS_IN_FRENCH, team) ? TEAMS_IN_FRENCH[team] : team);
+/** The form of a text for a number: `zero` if there is one and the number is 0, else by the language's plural rules. */
+function form(forms, values) {
+  const count = values.count ?? values.limit ?? 0;
+  if (count === 0 && forms.zero) return forms.zero;
+  return forms[new Intl.PluralRules(language).select(count)] ?? forms.other;
+}
+
+export const has = (key) => key in ENGLISH;
+
+export function t(key, values = {}) {
+  const found = TEXTS[language][key] ?? ENGLISH[key] ?? key;
+  const text = typeof found === "string" ? found : form(found, values);
+  const spaced = language === "fr" ? withSpaces(text) : text;
+  return spaced.replace(/\{(\w+)\}/g, (whole, name) => {
+    const value = name in values ? values[name] : whole;
+    return typeof value === "number" ? value.toLocaleString(language) : String(value);
+  });
+}
+
+/** A text in the quotation marks of the page's language. */
+export const quoted = (text) => t("quoted", { text });
+
+/** The team's name as people say it. */
+export const teamName = (team) => (Object.hasOwn(TEAMS[language] ?? {}, team) ? TEAMS[language][team] : team);
+
+/** A reason for review as a sentence. */
+export const reasonText = (reason) => (has(`reason_${reason}`) ? t(`reason_${reason}`) : t("reason_other", { reason }));
 
 export const number = (value, digits = 2) =>
   value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });

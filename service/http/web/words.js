@@ -1,12 +1,17 @@
 // The ticket as it was sent, its words coloured by their effect, and what the heads do at one of them.
 
 import { bar, el, fill, rove } from "./dom.js";
-import { listed, number, percent, t, teamName } from "./strings.js";
+import { listed, number, percent, quoted, t, teamName } from "./strings.js";
 
 // The colour is full for the strongest word, or where a ticket hardly pulls at all, for an effect of this size.
 const FULL_EFFECT = 0.5;
 // Less than this share of all the pull is none.
 const NO_SHARE = 0.005;
+// A ticket of more words is folded: only these words are shown, each with the words around it.
+const FOLD_ABOVE_WORDS = 150;
+const SHOWN_WORDS = 12;
+const AROUND = 10;
+const UNREAD_CHARACTERS = 400; // of text outside the words, shown at either end of a fold
 
 /** Whether only one passage of a long ticket decided. */
 export const isPart = (span) => span.end - span.start < span.tokens;
@@ -29,7 +34,8 @@ export function describeWord(word, explanation) {
  * Draw the fields with their words as buttons. `ticket` holds the strings that were sent; offsets count
  * characters (code points), while JavaScript's strings count UTF-16 units, hence Array.from.
  */
-export function drawWords(container, ticket, explanation, chosen, onpick) {
+export function drawWords(container, ticket, explanation, chosen, onpick, unfold) {
+  const shown = unfold ? wordsToShow(explanation) : null;
   const strongest = Math.max(FULL_EFFECT, ...explanation.words.map((word) => Math.abs(word.effect)));
   const parts = [];
   for (const field of ["subject", "text"]) {
@@ -41,22 +47,64 @@ export function drawWords(container, ticket, explanation, chosen, onpick) {
     const rest = (end, outside) => {
       const between = characters.slice(at, end).join("");
       const kind = outside && isPart(explanation.window) ? "elsewhere" : "not_read";
-      if (between.trim()) line.append(el("span", { class: kind, title: t(kind) }, between));
-      else line.append(between);
+      if (!between.trim()) line.append(between);
+      else for (const part of foldedText(between, shown && unfold)) line.append(typeof part === "string" ? el("span", { class: kind, title: t(kind) }, part) : part);
     };
+    let hidden = 0;
     for (const word of words) {
+      if (shown && !shown.has(word.index)) {
+        hidden += 1;
+        continue;
+      }
+      if (hidden) {
+        line.append(" ", foldButton(hidden, unfold), " ");
+        hidden = 0;
+        at = word.start;
+      }
       rest(word.start, at === 0);
       line.append(wordButton(word, characters.slice(word.start, word.end).join(""), strongest, explanation, onpick));
       at = word.end;
+    }
+    if (hidden) {
+      line.append(" ", foldButton(hidden, unfold));
+      at = words.at(-1).end;
     }
     rest(characters.length, true);
     parts.push(line);
   }
   fill(container, ...parts);
-  const buttons = [...container.querySelectorAll("button")];
+  const buttons = [...container.querySelectorAll("button.word")];
   const current = buttons.find((button) => Number(button.dataset.word) === chosen) ?? buttons[0];
   if (current) current.tabIndex = 0;
   markChosen(container, chosen);
+}
+
+/** The indexes of the words to show of a long ticket; null for a short one, of which all are shown. */
+function wordsToShow(explanation) {
+  if (explanation.words.length <= FOLD_ABOVE_WORDS) return null;
+  const order = explanation.words.map((word, index) => [Math.abs(word.effect), index]).sort((a, b) => b[0] - a[0]);
+  const chosen = [...order.slice(0, SHOWN_WORDS).map(([, index]) => index), ...explanation.smallest_change.words];
+  const shown = new Set();
+  for (const index of chosen) {
+    for (let i = Math.max(0, index - AROUND); i <= index + AROUND && i < explanation.words.length; i++) shown.add(i);
+  }
+  return shown;
+}
+
+function foldButton(count, unfold) {
+  return el("button", { type: "button", class: "fold", "aria-label": t("fold_label", { count }), onclick: unfold }, t("fold", { count }));
+}
+
+/** Text outside the words; of a long one only the ends, with a button between them. */
+function foldedText(text, unfold) {
+  const characters = Array.from(text);
+  if (!unfold || characters.length <= 3 * UNREAD_CHARACTERS) return [text];
+  const [start, middle, end] = [
+    characters.slice(0, UNREAD_CHARACTERS),
+    characters.slice(UNREAD_CHARACTERS, -UNREAD_CHARACTERS),
+    characters.slice(-UNREAD_CHARACTERS),
+  ].map((part) => part.join(""));
+  return [start, foldButton(middle.trim().split(/\s+/).length, unfold), end];
 }
 
 function wordButton(word, shown, strongest, explanation, onpick) {
@@ -81,7 +129,7 @@ function wordButton(word, shown, strongest, explanation, onpick) {
 }
 
 export function markChosen(container, chosen) {
-  for (const button of container.querySelectorAll("button")) {
+  for (const button of container.querySelectorAll("button.word")) {
     button.classList.toggle("chosen", Number(button.dataset.word) === chosen);
   }
 }
@@ -106,7 +154,7 @@ export function drawChange(container, ticket, explanation, ontry) {
   }
   const shown = change.words.map((index) => {
     const word = explanation.words[index];
-    return `“${Array.from(ticket[word.field]).slice(word.start, word.end).join("")}”`;
+    return quoted(Array.from(ticket[word.field]).slice(word.start, word.end).join(""));
   });
   fill(
     container,
