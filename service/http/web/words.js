@@ -48,7 +48,7 @@ export function drawWords(container, ticket, explanation, chosen, onpick, unfold
       const between = characters.slice(at, end).join("");
       const kind = outside && isPart(explanation.window) ? "elsewhere" : "not_read";
       if (!between.trim()) line.append(between);
-      else for (const part of foldedText(between, shown && unfold)) line.append(typeof part === "string" ? el("span", { class: kind, title: t(kind) }, part) : part);
+      else for (const part of foldedText(between, unfold)) line.append(typeof part === "string" ? el("span", { class: kind, title: t(kind) }, part) : part);
     };
     let hidden = 0;
     for (const word of words) {
