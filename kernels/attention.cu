@@ -30,11 +30,13 @@
 // The launcher compiles this file for a TYPE (float, double, float16, bfloat16), D_K, D_V (8, 16, 32, 64, 128) and
 // ROWS (1 where there are few rows, else 2 or 4).
 
-#ifndef EMULATOR  // the tests bring their own for the CPU
-struct float16 { unsigned short bits; };
-__device__ inline float widen(float16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
-__device__ inline void narrow(float16& y, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
+#ifndef CONVERT  // one PTX instruction; the emulator has a CONVERT that executes the same text on the CPU
+#define CONVERT(instruction, to_kind, to, from_kind, from) asm(instruction " %0, %1;" : to_kind(to) : from_kind(from))
 #endif
+
+struct float16 { unsigned short bits; };
+__device__ inline float widen(float16 x) { float y; CONVERT("cvt.f32.f16", "=f", y, "h", x.bits); return y; }
+__device__ inline void narrow(float16& y, float x) { CONVERT("cvt.rn.f16.f32", "=h", y.bits, "f", x); }
 
 struct bfloat16 { unsigned short bits; };  // the upper half of a float
 __device__ inline float widen(bfloat16 x) { return __uint_as_float((unsigned)x.bits << 16); }
@@ -69,7 +71,9 @@ template <int D> constexpr int PART = D / LANES;
 template <int D> constexpr int WIDTH = smaller(PART<D>, 4);
 template <int D> constexpr int VECTORS = PART<D> / WIDTH<D>;
 
-template <typename E, int N> struct alignas(sizeof(E) * N) Vector { E x[N]; };  // moves as one load or store
+// Moves as one load or store, of 16 bytes at most: the launcher promises no more alignment than that, and from sm_100 on
+// the compiler would move 32 bytes at once.
+template <typename E, int N> struct alignas(smaller(16, sizeof(E) * N)) Vector { E x[N]; };
 template <typename E, int N> __device__ const Vector<E, N>& vector_at(const E* data) {
     return *reinterpret_cast<const Vector<E, N>*>(data);
 }

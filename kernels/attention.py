@@ -51,8 +51,8 @@ def attention(
     and weights (..., heads, n, m). `mask` is additive float (0 = may read, -inf = may not) and broadcasts to
     (..., heads, n, m); `key_lengths` (...,), one for each of the batch, hides the keys from there on;
     `causal` hides key j from query i < j. A query that may read nothing gives zeros. Gradients flow to q, k
-    and v. Raises TypeError for a boolean mask, ValueError for shapes that do not fit and, on a GPU, for types
-    and sizes that attention.cu does not take.
+    and v. Raises TypeError for a boolean mask, ValueError for shapes that do not fit, for tensors on
+    different devices and, on a GPU, for types and sizes that attention.cu does not take.
     """
     _check(q, k, v, mask, key_lengths)
     if torch.onnx.is_in_onnx_export():
@@ -96,6 +96,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key_lengths: Te
         raise ValueError(f"{shapes}: batch and heads (all but the last two dimensions) must be the same")
     if not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
         raise ValueError(f"q, k and v have types {q.dtype}, {k.dtype}, {v.dtype}: expected one float type")
+    launch.refuse_other_devices(q, {"k": k, "v": v, "mask": mask, "key_lengths": key_lengths})
     if key_lengths is not None:
         if key_lengths.is_floating_point() or key_lengths.dtype == torch.bool:
             raise TypeError(f"key_lengths has type {key_lengths.dtype}, expected whole numbers of keys")

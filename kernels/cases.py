@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import random
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,11 @@ from kernels import launch
 SIZES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 120, 127, 128, 129, 1024)  # around every tile and warp
 MASKS = ("none", "keys", "queries", "heads", "full", "rows hidden")
 LENGTHS = ("none", "some", "with 0")
-LAYOUTS = ("heads first", "heads last", "packed", "unaligned")
+LAYOUTS = (
+    *("heads first", "heads last", "packed", "16 bytes off"),
+    *("unaligned", "rows apart", "numbers apart"),  # the launcher copies these
+)
+GIVEN = ("as computed", "wider")
 ORDERS = ("in order", "reverse", "random")
 
 
@@ -33,9 +38,10 @@ class Case:
     lengths: str = "none"
     causal: bool = False
     layout: str = "heads first"
+    given: str = "as computed"  # types of mask and lengths: as the kernel takes them, or "wider"
     weights: bool = True  # ask for the weights, and use them in the loss too
     order: str = "in order"
-    at_end: bool = True  # arrays end, or begin, at a page that nobody may touch
+    at_end: bool = True  # arrays end, or begin, at a guard page
     batch: int = 2
     heads: int = 2
 
@@ -82,6 +88,9 @@ def draw(case: Case, seed: int) -> Inputs:
         hidden = torch.rand((n, m), generator=g) < 0.3
         hidden[torch.rand(n, generator=g) < 0.4] = True
         mask = torch.zeros(n, m, dtype=launch.accumulate_type(case.dtype)).masked_fill(hidden, -math.inf)
+    elif case.mask == "one key":  # all others weigh next to nothing, and only together
+        mask = torch.full((m,), -21.0, dtype=launch.accumulate_type(case.dtype))
+        mask[0] = 0
     elif case.mask != "none":
         mask = normal(*shapes[case.mask], dtype=launch.accumulate_type(case.dtype))
         mask = mask.masked_fill(torch.rand(mask.shape, generator=g) < 0.2, -math.inf)
@@ -91,7 +100,10 @@ def draw(case: Case, seed: int) -> Inputs:
         lengths = torch.randint(least, m + 1, (b,), generator=g, dtype=torch.int32)
         lengths[0] = least if case.lengths == "with 0" else m
     out_grad = laid_out(normal(b, h, n, case.d_v), case.layout)
-    weights_grad = normal(b, h, n, m) if case.weights else None
+    weights_grad = laid_out(normal(b, h, n, m), case.layout) if case.weights else None
+    if case.given == "wider":
+        mask = None if mask is None else mask.double()
+        lengths = None if lengths is None else lengths.long()
     return Inputs(q, k, v, mask, lengths, out_grad, weights_grad)
 
 
@@ -99,18 +111,25 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
     """The same numbers as (batch, heads, length, d), elsewhere in memory."""
     if layout == "heads first":
         return x
-    if layout == "unaligned":  # one number off any 16-byte boundary, so that the launcher must copy
-        return torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view(x.shape)
+    if layout in ("unaligned", "16 bytes off"):  # no multiple of 16 bytes, or of 32
+        skipped = 1 if layout == "unaligned" else 16 // x.element_size()
+        return torch.cat([x.new_zeros(skipped), x.reshape(-1)])[skipped:].view(x.shape)
+    if layout == "rows apart":
+        return torch.cat([x, x.new_zeros(*x.shape[:-1], 1)], dim=-1)[..., :-1]
+    if layout == "numbers apart":
+        return torch.stack([x, torch.zeros_like(x)], dim=-1)[..., 0]
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def run(device: launch.Device, inputs: Inputs, causal: bool) -> dict[str, Tensor]:
-    """Forward and backward of the kernels on a device."""
+def run(
+    device: launch.Device, inputs: Inputs, causal: bool, launcher: types.ModuleType = launch
+) -> dict[str, Tensor]:
+    """Forward and backward of the kernels on a device, through kernels.launch or a changed copy of it."""
     x, wants_weights = inputs, inputs.weights_grad is not None
-    out, log_sum_exp, weights = launch.forward(
+    out, log_sum_exp, weights = launcher.forward(
         device, x.q, x.k, x.v, x.mask, x.key_lengths, causal, wants_weights
     )
-    gradients = launch.backward(
+    gradients = launcher.backward(
         *(device, x.out_grad, x.weights_grad, x.q, x.k, x.v, out, log_sum_exp, weights),
         *(x.mask, x.key_lengths, causal),
     )
@@ -151,6 +170,7 @@ def grid(seed: int, repeats: int, sizes: Sequence[int] = SIZES) -> Iterator[Case
         "lengths": LENGTHS,
         "causal": (False, True),
         "layout": LAYOUTS,
+        "given": GIVEN,
         "weights": (False, True),
         "order": ORDERS,
         "at_end": (False, True),
@@ -177,6 +197,7 @@ def pairwise(seed: int, sizes: Sequence[int] = SIZES) -> Iterator[Case]:
         "lengths": LENGTHS,
         "causal": (False, True),
         "layout": LAYOUTS,
+        "given": GIVEN,
         "weights": (False, True),
         "order": ORDERS,
         "at_end": (False, True),

@@ -99,11 +99,14 @@ def compiled(workers: ProcessPoolExecutor, seed: int) -> list[Row]:
 
 
 def mutations(workers: ProcessPoolExecutor, seed: int) -> list[Row]:
-    catches = list(workers.map(mutate.run, mutate.MUTATIONS))
-    found = zip(mutate.MUTATIONS, catches, strict=True)
+    broken = mutate.MUTATIONS + mutate.LAUNCHER_MUTATIONS
+    catches = list(workers.map(mutate.run, broken))
+    found = zip(broken, catches, strict=True)
     report(f"not caught: {mutation.what}" for mutation, catch in found if catch is None)
-    what = f"{len(catches)} mutations"
-    return [Row("broken kernels are caught", what, mutate.summary(catches), all(catches))]
+    what = (
+        f"{len(mutate.MUTATIONS)} mutations of the kernel, {len(mutate.LAUNCHER_MUTATIONS)} of its launcher"
+    )
+    return [Row("broken copies are caught", what, mutate.summary(catches), all(catches))]
 
 
 def tests(workers: ProcessPoolExecutor, seed: int) -> list[Row]:

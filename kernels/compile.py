@@ -1,11 +1,11 @@
-"""attention.cu to machine code by NVRTC, through NVIDIA's cuda-core: needs no toolkit and no GPU."""
+"""attention.cu to machine code or PTX by NVRTC: needs no CUDA toolkit and no GPU."""
 
 import dataclasses
 import functools
 import hashlib
-import io
 import pathlib
 import re
+from typing import Any
 
 from kernels.cache import cache_folder, cached
 from kernels.launch import Variant
@@ -29,38 +29,67 @@ class Usage:
     shared_bytes: int  # of each block
 
 
-@functools.cache
-def nvrtc_version() -> str:
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """What the driver loads: machine code ("cubin"), or PTX, which the driver compiles for its device."""
+
+    kind: str
+    content: bytes
+
+
+def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc
 
-        _, major, minor = nvrtc.nvrtcVersion()
+        nvrtc.nvrtcVersion()
     except Exception as error:  # the package is missing, or its library is
         raise CompileError(
             "the attention kernel is compiled with NVRTC, which is not installed: "
             "pip install cuda-core nvidia-cuda-nvrtc (the extra `train` brings both)"
         ) from error
+    return nvrtc
+
+
+@functools.cache
+def nvrtc_version() -> str:
+    _, major, minor = _nvrtc().nvrtcVersion()
     return f"{major}.{minor}"
 
 
-def compile_source(source: str, variant: Variant, architecture: str) -> tuple[bytes, dict[str, Usage]]:
-    """Machine code (a cubin) of the three kernels for one architecture, and what each of them uses."""
-    nvrtc_version()
-    from cuda.core import Program, ProgramOptions
+@functools.cache
+def known_architectures() -> tuple[int, ...]:
+    """Those that this NVRTC makes machine code for, as numbers: 90 for sm_90."""
+    _, numbers = _nvrtc().nvrtcGetSupportedArchs()
+    return tuple(sorted(numbers))
 
-    log = io.StringIO()
-    options = ProgramOptions(
-        name="attention.cu",
-        arch=architecture,
-        std=STANDARD,
-        define_macro=variant.macros(),
-        ptxas_options=["-v"],
-    )
+
+def compile_source(source: str, variant: Variant, architecture: str) -> tuple[bytes, dict[str, Usage]]:
+    """The kernels of `source` for one architecture, and what each of them uses.
+
+    Machine code (a cubin) for an architecture such as sm_90; PTX, without usage, for one such as compute_90.
+    Raises CompileError with NVRTC's own report.
+    """
+    nvrtc = _nvrtc()
+    options = [f"--gpu-architecture={architecture}", f"--std={STANDARD}", "--ptxas-options=-v"]
+    options += [f"--define-macro={name}={value}" for name, value in variant.macros()]
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"attention.cu", 0, [], [])
     try:
-        code = Program(source, "c++", options).compile("cubin", logs=log).code
-    except Exception as error:
-        raise CompileError(f"attention.cu, {variant}, {architecture}: {str(error).rstrip(chr(0))}") from error
-    return bytes(code), usage(log.getvalue())
+        (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().rstrip("\0\n")
+        if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"attention.cu, {variant}, {architecture}: {error.name}\n{log}")
+        if architecture.startswith("compute_"):
+            return _bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), {}
+        return _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), usage(log)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _bytes(size_of: Any, read: Any, program: Any) -> bytes:
+    _, size = size_of(program)
+    content = bytes(size)  # NVRTC writes into it
+    read(program, content)
+    return content
 
 
 def usage(log: str) -> dict[str, Usage]:
@@ -76,13 +105,38 @@ def usage(log: str) -> dict[str, Usage]:
     return found
 
 
-def machine_code(variant: Variant, architecture: str, folder: pathlib.Path | None = None) -> bytes:
-    """The cubin of attention.cu, from the disk cache or compiled now.
+def target(architecture: str) -> str:
+    """What to compile for: the architecture, or PTX of the newest older one where NVRTC does not know it.
 
-    The cache knows it by the hash of the source, the options, the architecture and NVRTC's version.
+    Raises CompileError where all that NVRTC knows is newer.
     """
-    source = SOURCE.read_text(encoding="utf-8")
-    facts = [source, STANDARD, repr(variant.macros()), architecture, nvrtc_version()]
+    number = int(architecture.removeprefix("sm_"))
+    known = known_architectures()
+    if number in known:
+        return architecture
+    older = [one for one in known if one < number]
+    if not older:
+        raise CompileError(
+            f"NVRTC {nvrtc_version()} makes code for sm_{known[0]} to sm_{known[-1]}, and the device is "
+            f"{architecture}: use an older nvidia-cuda-nvrtc, or the CPU"
+        )
+    return f"compute_{older[-1]}"
+
+
+def code(variant: Variant, architecture: str, folder: pathlib.Path | None = None) -> Code:
+    """attention.cu for a device, from the disk cache or compiled now.
+
+    The cache knows it by the hash of the source, the options, the target and NVRTC's version.
+    """
+    source, made_for = SOURCE.read_text(encoding="utf-8"), target(architecture)
+    kind = "ptx" if made_for.startswith("compute_") else "cubin"
+    facts = [source, STANDARD, repr(variant.macros()), made_for, nvrtc_version()]
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()
-    path = (folder or cache_folder()) / "cubin" / f"{key[:32]}.{architecture}.cubin"
-    return cached(path, lambda: compile_source(source, variant, architecture)[0])
+    path = (folder or cache_folder()) / "cubin" / f"{key[:32]}.{made_for}.{kind}"
+    return Code(kind, cached(path, lambda: compile_source(source, variant, made_for)[0]))
+
+
+@functools.cache
+def kernel_names() -> tuple[str, ...]:
+    """The kernels of attention.cu, in the order in which they stand there."""
+    return tuple(re.findall(r"__global__ .*?(\w+)\(const Params", SOURCE.read_text(encoding="utf-8")))

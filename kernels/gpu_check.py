@@ -76,12 +76,12 @@ def variants(case: Case) -> set[Variant]:
 
 def compile_ahead(drawn: list[Case], architecture: str, clock: Clock, deadline: float) -> int:
     """Fill the disk cache on all cores; how many variants are ready when the deadline comes."""
-    from kernels.compile import machine_code
+    from kernels.compile import code
 
     wanted = list(dict.fromkeys(variant for case in drawn for variant in sorted(variants(case), key=repr)))
     ready = 0
     with ProcessPoolExecutor(os.cpu_count()) as workers:
-        jobs = [workers.submit(machine_code, variant, architecture) for variant in wanted]
+        jobs = [workers.submit(code, variant, architecture) for variant in wanted]
         for job in jobs:
             if clock.past(deadline):
                 job.cancel()

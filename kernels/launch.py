@@ -1,4 +1,4 @@
-"""The host's half of attention.cu: what it supports, each launch's shape, its parameters and its outputs.
+"""What runs attention.cu: what it supports, each launch's shape, its parameters and its outputs.
 
 `forward` and `backward` do the same for every device that can `empty` and `launch`: the GPU (kernels/gpu.py)
 and the tests' emulator (kernels/emulator).
@@ -60,6 +60,12 @@ class Variant:
         return [(name, str(value)) for name, value in names.items()]
 
 
+def variants(dtype: torch.dtype, d_k: int, d_v: int) -> list[Variant]:
+    """All that `plan` may ask for, whatever the lengths."""
+    rows = (1,) if dtype == torch.float64 else (1, 2, 4)
+    return [Variant(TYPES[dtype], d_k, d_v, one) for one in rows]
+
+
 @dataclasses.dataclass(frozen=True)
 class Launch:
     """One kernel launch: the entry's name in attention.cu, the compiled variant, and the grid."""
@@ -95,6 +101,13 @@ def refuse_unsupported(q: Tensor, k: Tensor, v: Tensor) -> None:
     largest = max(q.shape[-2], k.shape[-2])
     if largest >= 2**30:
         raise ValueError(f"the attention kernel takes up to 2**30 queries and keys, got {largest}")
+
+
+def refuse_other_devices(q: Tensor, others: dict[str, Tensor | None]) -> None:
+    """Raise ValueError for a tensor that is not on q's device: the kernel could not read its memory."""
+    for name, x in others.items():
+        if x is not None and x.device != q.device:
+            raise ValueError(f"{name} is on {x.device} and q on {q.device}: move it with {name}.to(q.device)")
 
 
 def plan(kernel: str, dtype: torch.dtype, heads: int, length: int, d_k: int, d_v: int) -> Launch:
@@ -141,6 +154,7 @@ def _params(
     pointers: dict[str, Tensor | None],
 ) -> Params:
     q, k = matrices["q"], matrices["k"]
+    refuse_other_devices(q, {**matrices, "mask": mask, "key_lengths": key_lengths, **pointers})
     params = Params(
         scale=1.0 / math.sqrt(q.shape[-1]),
         heads=q.shape[1],

@@ -1,17 +1,20 @@
-"""Break attention.cu in small ways, one at a time, and see that the checks catch each of them."""
+"""Break attention.cu and its launcher in small ways, one at a time, and see that the checks catch each."""
 
 # ruff: noqa: E501  (a table, a mutation a line)
 
 import dataclasses
+import functools
 import math
 import pathlib
 import sys
 import tempfile
 import time
+import types
+from collections.abc import Callable
 
 import torch
 
-from kernels import emulate, emulator
+from kernels import emulate, emulator, launch
 from kernels.cases import Case
 
 
@@ -21,17 +24,33 @@ class Mutation:
     old: str
     new: str
     occurrence: int = 0  # which of the places where `old` stands
-    first: int = 0  # the case of SUITE to begin with: one that shows the break
+    first: int = 0  # the number in CHECKS of one that shows the break: it saves running the others
 
     def apply(self, source: str) -> str:
         parts = source.split(self.old)
         if len(parts) < self.occurrence + 2:
             raise ValueError(
-                f"{self.what}: attention.cu no longer has {self.old!r}; bring the mutation up to date"
+                f"{self.what}: the source no longer has {self.old!r}; bring the mutation up to date"
             )
         at = self.occurrence + 1
         return self.old.join(parts[:at]) + self.new + self.old.join(parts[at:])
 
+
+# Few cases and few variants to compile: a mutation that these do not catch shows a hole in them.
+CASES = [
+    Case(n=65, m=129, mask="full", lengths="some", causal=False, order="reverse"),
+    Case(n=129, m=129, mask="none", lengths="none", causal=True, order="in order"),
+    Case(n=33, m=70, d_k=64, d_v=32, mask="rows hidden", lengths="with 0", causal=False, order="random"),
+    Case(n=200, m=75, d_k=64, d_v=32, mask="heads", causal=True, order="reverse", at_end=False),
+    Case(n=31, m=33, lengths="none", weights=False, order="random", layout="packed"),
+    Case(n=20, m=20, dtype=torch.bfloat16, d_k=8, d_v=8, mask="keys", causal=True),
+    Case(n=8, m=32768, d_k=8, d_v=8, mask="one key", batch=1, heads=1),
+    Case(n=20, m=33, dtype=torch.float64, mask="full", layout="16 bytes off"),
+    Case(n=20, m=33, mask="full", lengths="some", layout="unaligned", given="wider"),
+    Case(n=20, m=33, layout="rows apart"),
+    Case(n=20, m=33, layout="numbers apart"),
+]
+LONG_ROW, DOUBLE, UNALIGNED, ROWS_APART, NUMBERS_APART, ORDERS, CONVERSIONS, INDICES = range(6, 14)
 
 BARRIER = "__syncthreads();"
 MUTATIONS = [
@@ -76,20 +95,36 @@ MUTATIONS = [
     Mutation("start a sum without setting it to 0", "dots[r][c] = 0;", ";"),
     Mutation("two threads work on the same row", "first = block_first + threadIdx.x / LANES", "first = block_first + threadIdx.x / LANES / 2"),
     Mutation("cut bfloat16 off instead of rounding it", "(bits + 0x7fff + (bits >> 16 & 1)) >> 16", "bits >> 16"),
+    Mutation("cut float16 off instead of rounding it", "cvt.rn.f16.f32", "cvt.rz.f16.f32", first=CONVERSIONS),
+    Mutation("read the bits of float16 as those of bfloat16", 'CONVERT("cvt.f32.f16", "=f", y, "h", x.bits)', "y = __uint_as_float((unsigned)x.bits << 16)", first=CONVERSIONS),
+    Mutation("leave out the compensation of the total", "sum - excess[r] * keep[r]", "sum", first=LONG_ROW),
+    Mutation("add the compensation instead of taking it off", "sum - excess[r] * keep[r]", "sum + excess[r] * keep[r]", first=LONG_ROW),
+    Mutation("promise 32 bytes of alignment where there are 16", "alignas(smaller(16, sizeof(E) * N))", "alignas(sizeof(E) * N)", first=DOUBLE),
+    Mutation("a batch entry's place in 32 bits", "data + b * batch +", "data + int(b * batch) +", first=INDICES),
+    Mutation("a row's place in 32 bits", "h * head + i * row", "h * head + int(i * row)", first=INDICES),
+    Mutation("the place in the mask in 32 bits", "p.mask[at.batch * p.mask_batch", "p.mask[int(at.batch * p.mask_batch)", first=INDICES),
+    Mutation("the number of a query in 32 bits", "((long long)batch * p.heads + head) * p.n", "(batch * p.heads + head) * p.n", first=INDICES),
+    Mutation("the place of a weight in 32 bits", "narrow(p.weights[at.query(p, i) * p.m + j]", "narrow(p.weights[int(at.query(p, i) * p.m + j)]", first=INDICES),
+    Mutation("the place of a weight's gradient in 32 bits", "widen(p.weights_grad[at.query(p, i) * p.m + j])", "widen(p.weights_grad[int(at.query(p, i) * p.m + j)])", first=INDICES),
     Mutation("take the sums and weights of another head", "((long long)batch * p.heads + head) * p.n", "((long long)batch * p.heads + p.heads - 1 - head) * p.n"),
 ]  # fmt: skip
 
-# Few cases and few variants to compile: a mutant that these do not catch shows a hole in them. A wrong number
-# must be wrong by MARGIN times what rounding may do, so that no mutant is caught by luck.
-MARGIN = 10.0
-SUITE = [
-    Case(n=65, m=129, mask="full", lengths="some", causal=False, order="reverse"),
-    Case(n=129, m=129, mask="none", lengths="none", causal=True, order="in order"),
-    Case(n=33, m=70, d_k=64, d_v=32, mask="rows hidden", lengths="with 0", causal=False, order="random"),
-    Case(n=200, m=75, d_k=64, d_v=32, mask="heads", causal=True, order="reverse", at_end=False),
-    Case(n=31, m=33, lengths="none", weights=False, order="random", layout="packed"),
-    Case(n=20, m=20, dtype=torch.bfloat16, d_k=8, d_v=8, mask="keys", causal=True),
-]
+LAUNCHER_MUTATIONS = [
+    Mutation("load 16 bytes at an address that is no multiple of 16", "x.data_ptr() % 16 == 0 and ", "", first=UNALIGNED),
+    Mutation("load 16 bytes of rows that are no multiple of 16 bytes apart", " and all(stride % unit == 0 for stride in strides)", "", first=ROWS_APART),
+    Mutation("read numbers that are apart as if they were neighbours", "x.stride(-1) == 1 and ", "", first=NUMBERS_APART),
+    Mutation("take the rows' stride for that of the heads", "x.stride(1), x.stride(2))", "x.stride(2), x.stride(1))"),
+    Mutation("take the mask's keys for its queries", "params.mask_query, params.mask_key =", "params.mask_key, params.mask_query ="),
+    Mutation("read a mask of another type as it is", "mask.to(accumulate_type(q.dtype)).expand", "mask.expand", first=UNALIGNED),
+    Mutation("read key lengths of 64 bits as 32", "key_lengths.to(torch.int32)", "key_lengths", first=UNALIGNED),
+    Mutation("read a strided gradient of the weights as if it were contiguous", "weights_grad.contiguous()", "weights_grad", first=NUMBERS_APART),
+    Mutation("forget the causal rule", "causal=causal", "causal=False", first=1),
+    Mutation("forget the key lengths", "params.key_lengths = key_lengths.data_ptr()", "pass"),
+    Mutation("scale by the number of keys", "math.sqrt(q.shape[-1])", "math.sqrt(k.shape[-2])"),
+    Mutation("leave the last head out", "batch * heads, n, d_k, d_v", "batch * heads - 1, n, d_k, d_v"),
+    Mutation("size the grid of backward_kv by the queries", "batch * heads, m, d_k, d_v", "batch * heads, n, d_k, d_v"),
+    Mutation("write the gradient of k where that of v belongs", "q_grad, k_grad, v_grad), strict", "q_grad, v_grad, k_grad), strict", first=2),
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,38 +133,74 @@ class Catch:
     margin: float  # how many times what rounding may do; infinite where no number is needed to see it
 
 
-def caught(source: pathlib.Path, first: int = 0) -> Catch | None:
-    """How the checks catch a wrong kernel; None if they do not."""
-    numbered = list(enumerate(SUITE))
-    for seed, case in numbered[first:] + numbered[:first]:
-        outcome = emulate.outcome(case, seed, source)
-        if outcome.problem and outcome.margin > MARGIN:
-            return Catch(outcome.problem, outcome.margin)
-    for seed, case in numbered[:3]:
-        problem = emulate.order_matters(case, seed, source)
-        if problem:
-            return Catch(f"depends on the order of threads: {problem}", math.inf)
-    problem = emulate.rounding_problem(source)
+# A wrong number must be wrong by so many times what rounding may do, so that no mutation is caught by luck.
+MARGIN = 10.0
+
+
+def _case(number: int, source: pathlib.Path, launcher: types.ModuleType) -> Catch | None:
+    outcome = emulate.outcome(CASES[number], number, source, launcher)
+    return Catch(outcome.problem, outcome.margin) if outcome.problem and outcome.margin > MARGIN else None
+
+
+def _orders(source: pathlib.Path, launcher: types.ModuleType) -> Catch | None:
+    problems = (emulate.order_matters(case, seed, source) for seed, case in enumerate(CASES[:3]))
+    found = next((problem for problem in problems if problem), None)
+    return Catch(f"depends on the order of threads: {found}", math.inf) if found else None
+
+
+def _conversions(source: pathlib.Path, launcher: types.ModuleType) -> Catch | None:
+    problem = emulate.conversion_problem(source)
     return Catch(problem, math.inf) if problem else None
 
 
+def _indices(source: pathlib.Path, launcher: types.ModuleType) -> Catch | None:
+    problem = emulate.index_problem(source, launcher)
+    return Catch(problem, math.inf) if problem else None
+
+
+CHECKS: list[Callable[[pathlib.Path, types.ModuleType], Catch | None]] = [
+    *(functools.partial(_case, number) for number in range(len(CASES))),
+    *(_orders, _conversions, _indices),
+]
+
+
+def caught(
+    source: pathlib.Path = emulator.KERNEL_SOURCE, launcher: types.ModuleType = launch, first: int = 0
+) -> Catch | None:
+    """How the checks catch a wrong kernel or launcher, beginning with check `first`; None if they do not."""
+    catches = (check(source, launcher) for check in CHECKS[first:] + CHECKS[:first])
+    return next((catch for catch in catches if catch), None)
+
+
 def run(mutation: Mutation) -> Catch | None:
-    """Break the kernel, and see how that is caught."""
+    """Break the kernel, or the launcher, and see how that is caught."""
+    if mutation in LAUNCHER_MUTATIONS:
+        return caught(launcher=broken_launcher(mutation), first=mutation.first)
     source = emulator.KERNEL_SOURCE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "broken.cu"
         path.write_text(mutation.apply(source), encoding="utf-8")
-        return caught(path, mutation.first)
+        return caught(path, first=mutation.first)
+
+
+def broken_launcher(mutation: Mutation) -> types.ModuleType:
+    """A copy of kernels.launch with the mutation in it; the module itself stays as it is."""
+    assert launch.__file__ is not None
+    source = pathlib.Path(launch.__file__).read_text(encoding="utf-8")
+    module = types.ModuleType("kernels.broken_launch")
+    sys.modules[module.__name__] = module  # where dataclasses look their own module up
+    exec(compile(mutation.apply(source), "broken launch.py", "exec"), module.__dict__)
+    return module
 
 
 def main() -> int:
     start = time.perf_counter()
-    problem = caught(emulator.KERNEL_SOURCE)
+    problem = caught()
     if problem:
         print(f"the kernel as it stands fails: {problem.how}")
         return 1
     catches = []
-    for mutation in MUTATIONS:
+    for mutation in MUTATIONS + LAUNCHER_MUTATIONS:
         catch = run(mutation)
         print(f"{'caught ' if catch else 'ESCAPED'}  {mutation.what}")
         print(f"         {catch.how if catch else 'no check saw it'}", flush=True)

@@ -2,10 +2,10 @@
 // and shuffles mean what they mean on a GPU. Blocks run one after another; the threads of a block run in order, in
 // reverse, or in an order drawn anew for each pass. Reported, with the thread and the line: a barrier that not all
 // threads reach, threads that wait at different barriers, a shuffle whose mask is wrong, an index outside a shared or
-// local array, and any access outside the arrays that were handed in (they end at pages that nobody may touch).
+// local array, a vector at an address that is no multiple of its alignment, and any access outside the arrays that the
+// caller passed (each ends at a guard page: reading or writing it raises a signal).
 
 #pragma once
-#define EMULATOR 1
 
 #include <cmath>
 #include <csetjmp>
@@ -24,6 +24,7 @@
 #define __syncthreads() emulator::barrier(__LINE__)
 #define __syncwarp() emulator::shuffle(0xffffffffu, 0, 0, __LINE__)
 #define __shfl_xor_sync(mask, value, step) emulator::shuffle_xor(mask, value, step, __LINE__)
+#define CONVERT(instruction, to_kind, to, from_kind, from) emulator::convert(instruction, to_kind, to, from_kind, from)
 
 using std::exp;
 using std::log;
@@ -40,10 +41,6 @@ template <typename To, typename From> static To bits_as(From from) {
 static inline float __int_as_float(int bits) { return bits_as<float>(bits); }
 static inline float __uint_as_float(unsigned bits) { return bits_as<float>(bits); }
 static inline unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
-
-struct float16 { unsigned short bits; };
-static inline float widen(float16 x) { return bits_as<_Float16>(x.bits); }
-static inline void narrow(float16& y, float x) { y.bits = bits_as<unsigned short>(_Float16(x)); }
 
 namespace emulator {
 
@@ -164,6 +161,22 @@ static void* fresh_stack(char* top, void (*entry)()) {
     longjmp(failure, 1);
 }
 
+// ---- PTX instructions between float and float16
+
+static void convert(const char* instruction, const char* to_kind, float& to, const char* from_kind, unsigned short from) {
+    if (strcmp(to_kind, "=f") || strcmp(from_kind, "h")) fail("%s takes \"=f\" and \"h\"", instruction);
+    if (strcmp(instruction, "cvt.f32.f16")) fail("the emulator does not know the instruction %s", instruction);
+    to = bits_as<_Float16>(from);
+}
+
+static void convert(const char* instruction, const char* to_kind, unsigned short& to, const char* from_kind, float from) {
+    if (strcmp(to_kind, "=h") || strcmp(from_kind, "f")) fail("%s takes \"=h\" and \"f\"", instruction);
+    to = bits_as<unsigned short>(_Float16(from));  // to nearest, ties to even
+    if (!strcmp(instruction, "cvt.rn.f16.f32")) return;
+    if (strcmp(instruction, "cvt.rz.f16.f32")) fail("the emulator does not know the instruction %s", instruction);
+    if (fabsf(bits_as<_Float16>(to)) > fabsf(from)) to--;  // toward zero: one step back
+}
+
 // ---- waiting
 
 static void give_way() {
@@ -256,7 +269,7 @@ static void arrange(int* order, int count, Order kind) {
     for (int t = 0; t < thread_count; t++)
         if (fibers[t].state == AT_BARRIER || fibers[t].state == AT_SHUFFLE) line = fibers[stuck = t].line;
     threadIdx.x = stuck;
-    fail("waits at line %d for threads that never come: %d of %d at a barrier, %d at a shuffle, %d have left", line,
+    fail("waits at line %d for threads that do not arrive: %d of %d at a barrier, %d at a shuffle, %d have left", line,
          counts[AT_BARRIER], thread_count, counts[AT_SHUFFLE], counts[DONE]);
 }
 
@@ -283,7 +296,7 @@ static void run_block(Order kind) {
     }
 }
 
-// ---- arrays between pages that nobody may touch (laid out by the caller)
+// ---- arrays between guard pages (laid out by the caller)
 
 struct Array { const char *pages, *data; size_t page_bytes, bytes; const char* name; };
 static const Array* arrays;
@@ -308,10 +321,18 @@ extern "C" void __ubsan_handle_out_of_bounds(SourceLocation* location, uintptr_t
     emulator::fail("line %u: index %ld is outside its array", location->line, long(index));
 }
 
+// -fsanitize=alignment calls this for an address that does not suit the type that is read or written there.
+struct TypeDescriptor { uint16_t kind, info; char name[1]; };
+struct TypeMismatch { SourceLocation location; const TypeDescriptor* type; unsigned char log_alignment, access; };
+extern "C" void __ubsan_handle_type_mismatch_v1(TypeMismatch* mismatch, uintptr_t address) {
+    emulator::fail("line %u: address %#lx is no multiple of the %d bytes that %s is aligned to", mismatch->location.line,
+                   long(address), 1 << mismatch->log_alignment, mismatch->type->name);
+}
+
 namespace emulator {
 
-// Run a whole grid. Returns null, or what went wrong.
-static const char* run(void (*thread_body)(), int blocks, int threads, Order kind, uint64_t seed) {
+// Run the last `run_blocks` of the grid's blocks. Returns null, or what went wrong.
+static const char* run(void (*thread_body)(), int blocks, int run_blocks, int threads, Order kind, uint64_t seed) {
     if (threads % WARP || threads > MAX_THREADS) return "the emulator runs whole warps, up to 1024 threads a block";
     if (!stacks) stacks = static_cast<char*>(malloc(size_t(MAX_THREADS) * STACK_BYTES));
     static char signal_stack[64 * 1024];
@@ -326,18 +347,18 @@ static const char* run(void (*thread_body)(), int blocks, int threads, Order kin
     sigaction(SIGBUS, &action, &old_bus);
 
     const char* result = nullptr;
-    int* block_order = static_cast<int*>(malloc(sizeof(int) * (blocks ? blocks : 1)));
+    int* block_order = static_cast<int*>(malloc(sizeof(int) * (run_blocks + 1)));
     body = thread_body;
     thread_count = threads;
     random_state = seed * 2 + 1;
     gridDim.x = blocks;
     blockDim.x = threads;
-    arrange(block_order, blocks, kind);
+    arrange(block_order, run_blocks, kind);
     if (setjmp(failure)) {
         result = message;
     } else {
-        for (int b = 0; b < blocks; b++) {
-            blockIdx.x = block_order[b];
+        for (int b = 0; b < run_blocks; b++) {
+            blockIdx.x = blocks - run_blocks + block_order[b];
             run_block(kind);
         }
     }

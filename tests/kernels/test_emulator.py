@@ -1,11 +1,12 @@
-"""The emulator reports what a GPU would punish, and the checks catch every small break of the kernel."""
+"""The emulator reports what is wrong, and the checks catch every small break of kernel and launcher."""
 
 import pathlib
 import re
 
 import pytest
+import torch
 
-from kernels import emulate, emulator, mutate
+from kernels import cases, emulate, emulator, launch, mutate
 from kernels.cases import Case
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)")
@@ -32,6 +33,11 @@ def broken(folder: pathlib.Path, old: str, new: str, occurrence: int = 0) -> pat
         ("p.q.at(at.batch, at.head, at.row(r)), at.lane)", "p.q.data - 8, at.lane)", "touches byte -"),
         ("store_part<D_V>(p.out.at", "store_part<D_V>(p.v.at", "is read-only"),
         ("p.log_sum_exp[at.query(p, at.row(r))] =", "auto unused =", "NaN"),
+        (
+            "vector_at<T, PACK>(rows.at(",
+            "vector_at<T, PACK>(1 + rows.at(",
+            "no multiple of the 16 bytes",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: pathlib.Path, old: str, new: str, message: str) -> None:
@@ -56,12 +62,51 @@ def test_a_mutation_whose_place_is_gone_says_so() -> None:
         mutate.Mutation("", "no such line", "").apply(SOURCE)
 
 
-@pytest.mark.parametrize("number", range(0, len(mutate.MUTATIONS), 8))
+MUTATIONS = mutate.MUTATIONS + mutate.LAUNCHER_MUTATIONS
+
+
+@pytest.mark.parametrize("number", range(0, len(MUTATIONS), 8))
 def test_mutations_are_caught(number: int) -> None:
-    assert mutate.run(mutate.MUTATIONS[number]), mutate.MUTATIONS[number].what
+    assert mutate.run(MUTATIONS[number]), MUTATIONS[number].what
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [n for n in range(len(mutate.MUTATIONS)) if n % 8])
+@pytest.mark.parametrize("number", [n for n in range(len(MUTATIONS)) if n % 8])
 def test_all_other_mutations_are_caught(number: int) -> None:
-    assert mutate.run(mutate.MUTATIONS[number]), mutate.MUTATIONS[number].what
+    assert mutate.run(MUTATIONS[number]), MUTATIONS[number].what
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [m for m in MUTATIONS if m.first in (mutate.LONG_ROW, mutate.DOUBLE, mutate.CONVERSIONS)]
+    + [m for m in mutate.MUTATIONS if m.first == mutate.INDICES and "row's" in m.what]
+    + [m for m in mutate.LAUNCHER_MUTATIONS if m.first >= mutate.UNALIGNED],
+    ids=lambda mutation: mutation.what,
+)
+def test_what_random_cases_alone_do_not_show(mutation: mutate.Mutation) -> None:
+    """Alignment, compensation, conversions, 64-bit indices, types that the launcher converts."""
+    assert mutate.CHECKS[mutation.first](emulator.KERNEL_SOURCE, mutate.launch) is None
+    assert mutate.run(mutation)
+
+
+def test_an_instruction_that_the_emulator_does_not_know_is_named(tmp_path: pathlib.Path) -> None:
+    path = broken(tmp_path, "cvt.rn.f16.f32", "cvt.rm.f16.f32")
+    with pytest.raises(emulator.EmulatorError, match=r"does not know the instruction cvt\.rm\.f16\.f32"):
+        emulator.narrow(torch.ones(1), torch.float16, path)
+
+
+@pytest.mark.parametrize("layout", cases.LAYOUTS)
+def test_arrays_reach_the_emulator_as_they_lie_in_memory(layout: str) -> None:
+    """As aligned and as strided as drawn, so that a launcher that trusts them would be seen."""
+    inputs = cases.draw(Case(layout=layout, n=33, m=33), 1)
+    with emulator.Emulator() as device:
+        for name, x in vars(inputs).items():
+            if x is None:
+                continue
+            placed = device.place(name, x)
+            assert placed.stride() == x.stride()
+            assert torch.equal(placed, x)
+            if not x.is_contiguous() or x.data_ptr() % 64:
+                assert placed.data_ptr() % 64 == x.data_ptr() % 64
+        copied = launch.readable(inputs.q) is not inputs.q
+    assert copied == (layout in ("unaligned", "rows apart", "numbers apart"))

@@ -128,8 +128,18 @@ def test_a_nan_is_not_hidden() -> None:
     assert out[0, 0, 2].isfinite().all()
 
 
-def test_bfloat16_rounds_as_pytorch_does() -> None:
-    assert emulate.rounding_problem() is None
+def test_half_types_convert_as_pytorchs_do() -> None:
+    """The conversions of attention.cu, both ways: every half number, and the floats where rounding turns."""
+    assert emulate.conversion_problem() is None
+
+
+def test_indices_beyond_32_bits() -> None:
+    assert emulate.index_problem() is None
+
+
+def test_a_long_row_whose_keys_weigh_next_to_nothing() -> None:
+    """Added up one by one, they are lost beside the one large weight: the total is compensated."""
+    check(Case(n=8, m=32768, d_k=8, d_v=8, mask="one key", batch=1, heads=1))
 
 
 def test_rows_of_weights_sum_to_one() -> None:

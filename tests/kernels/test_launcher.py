@@ -2,11 +2,16 @@
 
 import contextlib
 import ctypes
+import dataclasses
+import functools
 import hashlib
 import math
 import multiprocessing
 import pathlib
+import re
+import threading
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,6 +44,16 @@ class TestPlan:
         plan = launch.plan("attention_forward", torch.float32, 4096, 120, 16, 16)
         assert plan == Launch("attention_forward", Variant("float", 16, 16, 4), 4096, 32)
 
+    @pytest.mark.parametrize("dtype", list(launch.TYPES), ids=str)
+    def test_variants_are_all_that_it_may_ask_for(self, dtype: torch.dtype) -> None:
+        asked = {
+            launch.plan(kernel, dtype, heads, length, 16, 32).variant
+            for kernel in compile.kernel_names()
+            for heads in (1, 8, 4096)
+            for length in (*range(1, 200), 8192)
+        }
+        assert asked == set(launch.variants(dtype, 16, 32))
+
     def test_too_many_heads(self) -> None:
         with pytest.raises(ValueError, match="a launch takes"):
             launch.plan("attention_forward", torch.float32, 2**31, 1, 16, 16)
@@ -52,6 +67,32 @@ def test_what_is_not_supported_is_refused_with_what_is() -> None:
     for wrong in (of(24, 16), of(16, 256), of(16, 16, torch.complex64)):
         with pytest.raises(ValueError, match=r"torch\.bfloat16; d_k and d_v of 8, 16, 32, 64, 128"):
             launch.refuse_unsupported(*wrong)
+
+
+class Pointless:
+    """A device that is never reached."""
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    def launch(self, launch: Launch, params: Params) -> None:
+        pytest.fail("launched with a pointer of another device")
+
+
+@pytest.mark.parametrize("name", ["k", "v", "mask", "key_lengths"])
+def test_tensors_on_another_device_are_refused(name: str) -> None:
+    """One tensor on the CPU, the others on a device, or the other way round; "meta" stands for the device."""
+    for place, other in (("meta", "cpu"), ("cpu", "meta")):
+        x = {"q": torch.zeros(2, 1, 3, 8), "k": torch.zeros(2, 1, 5, 8), "v": torch.zeros(2, 1, 5, 8)}
+        x |= {"mask": torch.zeros(3, 5), "key_lengths": torch.ones(2, dtype=torch.int32)}
+        x = {key: tensor.to(other if key == name else place) for key, tensor in x.items()}
+        with pytest.raises(
+            ValueError, match=rf"{name} is on {other} and q on {place}.*{name}\.to\(q\.device"
+        ):
+            attention(**x)
+        if place == "meta":
+            with pytest.raises(ValueError, match=rf"{name} is on cpu"):
+                launch.forward(Pointless(), **x, causal=False, return_weights=False)
 
 
 def test_strided_inputs_are_read_in_place_and_unaligned_ones_copied() -> None:
@@ -68,16 +109,86 @@ def test_strided_inputs_are_read_in_place_and_unaligned_ones_copied() -> None:
         assert copy.is_contiguous()
 
 
-class FakeDriver:
-    """The driver's launch, with the emulator for a GPU behind it."""
+class FakeGpu:
+    """The driver and cuda-core as `Gpu` uses them, with the emulator for a GPU behind them.
 
-    CUresult = types.SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_INVALID_VALUE=1)
-    CUfunction = CUstream = staticmethod(int)
+    As on a GPU, a thread has no current context until it sets one, a kernel must be loaded before it is
+    launched, and the driver launches nothing without a context.
+    """
 
-    def __init__(self, device: emulator.Emulator, kernels: dict[int, tuple[Variant, str]]) -> None:
-        self.device, self.kernels, self.streams = device, kernels, []
+    CUresult = types.SimpleNamespace(
+        CUDA_SUCCESS="CUDA_SUCCESS", CUDA_ERROR_INVALID_CONTEXT="CUDA_ERROR_INVALID_CONTEXT"
+    )
+    CUfunction = CUkernel = CUstream = staticmethod(int)
 
-    def cuLaunchKernel(self, function: int, *rest: Any) -> tuple[int]:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path, architecture: str = "sm_90"
+    ) -> None:
+        self.emulated = emulator.Emulator()
+        self.kernels: dict[int, tuple[Variant, str]] = {}
+        self.kinds: list[str] = []
+        self.streams: list[int] = []
+        self.loaded: set[int] = set()
+        self.capturing = False
+        self.thread = threading.local()
+        self.variants: list[Variant] = []
+        make = compile.code
+
+        def code(variant: Variant, architecture: str) -> compile.Code:
+            self.variants.append(variant)
+            return make(variant, architecture, folder)
+
+        monkeypatch.setattr(compile, "code", code)
+        monkeypatch.setattr(
+            "cuda.core.ObjectCode",
+            types.SimpleNamespace(
+                from_cubin=functools.partial(self.object_code, "cubin"),
+                from_ptx=functools.partial(self.object_code, "ptx"),
+            ),
+        )
+        monkeypatch.setattr("cuda.core.Device", self.device)
+        monkeypatch.setattr("cuda.bindings.driver", self)
+        monkeypatch.setattr(gpu, "architecture", lambda device: architecture)
+        monkeypatch.setattr(gpu, "_loaded", {})
+        monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+        stream = types.SimpleNamespace(cuda_stream=4321)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("a launch must not wait"))
+        monkeypatch.setattr(gpu.Gpu, "empty", lambda _, shape, dtype: self.emulated.empty(shape, dtype))
+        gpu._module.cache_clear()
+
+    def device(self, number: int) -> Any:
+        return types.SimpleNamespace(set_current=lambda: setattr(self.thread, "context", number))
+
+    def object_code(self, kind: str, content: bytes, name: str) -> Any:
+        assert content.startswith(b"\x7fELF") == (kind == "cubin")
+        self.kinds.append(kind)
+        variant = self.variants[-1]
+
+        def get_kernel(entry: str) -> Any:
+            assert entry.encode() in content
+            handle = 1000 + len(self.kernels)
+            self.kernels[handle] = (variant, entry)
+            return types.SimpleNamespace(handle=handle)
+
+        return types.SimpleNamespace(get_kernel=get_kernel)
+
+    def cuKernelGetFunction(self, kernel: int) -> tuple[str, int]:
+        if not hasattr(self.thread, "context"):
+            return "CUDA_ERROR_INVALID_CONTEXT", 0
+        return "CUDA_SUCCESS", kernel
+
+    def cuFuncLoad(self, function: int) -> tuple[str]:
+        assert not self.capturing
+        self.loaded.add(function)
+        return ("CUDA_SUCCESS",)
+
+    def cuLaunchKernel(self, function: int, *rest: Any) -> tuple[str]:
+        if not hasattr(self.thread, "context"):
+            return ("CUDA_ERROR_INVALID_CONTEXT",)
+        assert function in self.loaded
         *grid_and_block, shared, stream, parameters, extra = rest
         blocks, threads = grid_and_block[0], grid_and_block[3]
         assert grid_and_block == [blocks, 1, 1, threads, 1, 1]
@@ -86,66 +197,80 @@ class FakeDriver:
         params = Params.from_buffer_copy(ctypes.string_at(pointer, ctypes.sizeof(Params)))
         variant, name = self.kernels[function]
         self.streams.append(stream)
-        self.device.launch(Launch(name, variant, blocks, threads), params)
-        return (self.CUresult.CUDA_SUCCESS,)
+        self.emulated.launch(Launch(name, variant, blocks, threads), params)
+        return ("CUDA_SUCCESS",)
 
 
-@pytest.mark.skipif(emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)")
-def test_launches_reach_the_device_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    """From inputs to results through `Gpu`, NVRTC and the cache; the driver's one call runs the emulator."""
-    kernels: dict[int, tuple[Variant, str]] = {}
-    compiled = []
-
-    def from_cubin(code: bytes, name: str) -> Any:
-        assert code.startswith(b"\x7fELF")
-        compiled.append(code)
-
-        def get_kernel(entry: str) -> Any:
-            assert entry.encode() in code
-            handle = 1000 + len(kernels)
-            kernels[handle] = (variants[-1], entry)
-            return types.SimpleNamespace(handle=handle)
-
-        return types.SimpleNamespace(get_kernel=get_kernel)
-
-    variants: list[Variant] = []
-
-    def machine_code(variant: Variant, architecture: str) -> bytes:
-        variants.append(variant)
-        return compile.machine_code(variant, architecture, tmp_path)
-
-    monkeypatch.setattr("cuda.core.ObjectCode", types.SimpleNamespace(from_cubin=from_cubin))
-    monkeypatch.setattr(gpu, "machine_code", machine_code)
-    monkeypatch.setattr(gpu, "architecture", lambda device: "sm_90")
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    stream = types.SimpleNamespace(cuda_stream=4321)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("a launch must not wait"))
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[FakeGpu]:
+    if emulator.compiler() is None:
+        pytest.skip("the emulator needs a C++ compiler (g++)")
+    fake = FakeGpu(monkeypatch, tmp_path)
+    with fake.emulated:
+        yield fake
     gpu._module.cache_clear()
-    gpu._kernel.cache_clear()
 
-    case = Case(d_k=8, d_v=8, n=20, m=30, mask="heads", lengths="with 0", causal=True, layout="heads last")
-    inputs = cases.draw(case, seed=1)
-    with emulator.Emulator() as emulated:
-        driver = FakeDriver(emulated, kernels)
-        monkeypatch.setattr("cuda.bindings.driver", driver)
+
+CASE = Case(d_k=8, d_v=8, n=20, m=30, mask="heads", lengths="with 0", causal=True, layout="heads last")
+
+
+class TestGpu:
+    """From inputs to results through `Gpu`, NVRTC and the cache; the driver's calls run the emulator."""
+
+    def test_launches_reach_the_device_whole(self, fake_gpu: FakeGpu) -> None:
+        inputs = cases.draw(CASE, seed=1)
+        got = cases.run(gpu.Gpu(torch.device("cpu")), inputs.map(fake_gpu.emulated.place), CASE.causal)
+        assert max(error.share for error in rounding.judge(got, inputs, CASE.causal).values()) < 1
+        assert set(fake_gpu.streams) == {4321}
+        assert fake_gpu.kinds == ["cubin"]
+
+    def test_backward_in_a_thread_without_a_context(self, fake_gpu: FakeGpu) -> None:
+        """As in PyTorch's autograd: torch.cuda.device alone leaves such a thread without one."""
+        inputs = cases.draw(CASE, seed=1)
         device = gpu.Gpu(torch.device("cpu"))
-        placed = inputs.map(emulated.place)
-        monkeypatch.setattr(device, "empty", emulated.empty)
-        got = {name: x.clone() for name, x in cases.run(device, placed, case.causal).items()}
-    assert max(error.share for error in rounding.judge(got, inputs, case.causal).values()) < 1
-    assert driver.streams == [4321] * 3
-    assert len(compiled) == 1
-    gpu._module.cache_clear()
-    gpu._kernel.cache_clear()
+        failures: list[BaseException] = []
 
+        def work() -> None:
+            try:
+                assert not hasattr(fake_gpu.thread, "context")
+                cases.run(device, inputs, CASE.causal)
+            except BaseException as error:
+                failures.append(error)
 
-def test_a_refused_launch_is_an_error() -> None:
-    driver = types.SimpleNamespace(
-        CUresult=FakeDriver.CUresult, CUfunction=int, CUstream=int, cuLaunchKernel=lambda *_: (1,)
-    )
-    with pytest.raises(gpu.LaunchError, match="attention_forward with 7 blocks of 32 threads"):
-        gpu._launch(driver, 5, 0, Launch("attention_forward", VARIANT, 7, 32), Params())
+        cases.run(device, inputs, CASE.causal)  # loads the kernels in the main thread
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert failures == []
+
+    def test_a_new_kernel_within_the_capture_of_a_graph_is_refused(self, fake_gpu: FakeGpu) -> None:
+        device, short = gpu.Gpu(torch.device("cpu")), cases.draw(CASE, seed=1)
+        long = cases.draw(dataclasses.replace(CASE, n=70, m=70), seed=1)  # more rows a thread
+        cases.run(device, short, CASE.causal)
+        fake_gpu.capturing = True
+        cases.run(device, short, CASE.causal)
+        with pytest.raises(gpu.LaunchError, match=r"rows=4.*before the capture, call kernels\.gpu\.warm_up"):
+            cases.run(device, long, CASE.causal)
+        fake_gpu.capturing = False
+        assert gpu.warm_up(torch.device("cpu"), torch.float32, 8, 8) == 3 * len(compile.kernel_names())
+        fake_gpu.capturing = True
+        cases.run(device, long, CASE.causal)
+
+    def test_an_architecture_newer_than_nvrtc_gets_ptx(
+        self, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(gpu, "architecture", lambda device: "sm_999")
+        cases.run(gpu.Gpu(torch.device("cpu")), cases.draw(CASE, seed=1), CASE.causal)
+        assert fake_gpu.kinds == ["ptx"]
+
+    def test_a_refused_launch_is_an_error(self) -> None:
+        driver = types.SimpleNamespace(
+            CUresult=FakeGpu.CUresult, CUfunction=int, CUstream=int, cuLaunchKernel=lambda *_: ("CUDA_ERROR",)
+        )
+        with pytest.raises(
+            gpu.LaunchError, match="attention_forward with 7 blocks of 32 threads: CUDA_ERROR"
+        ):
+            gpu._launch(driver, 5, 0, Launch("attention_forward", VARIANT, 7, 32), Params())
 
 
 class TestCompile:
@@ -172,12 +297,40 @@ class TestCompile:
         with pytest.raises(compile.CompileError, match=r"(?s)d_k=8.*sm_90.*undefined"):
             compile.compile_source("__device__ int f() { return nothing; }", VARIANT, "sm_90")
 
-    def test_an_unknownarchitecture(self) -> None:
+    def test_an_unknown_architecture(self) -> None:
         with pytest.raises(compile.CompileError, match="sm_1"):
             compile.compile_source("", VARIANT, "sm_1")
 
+    def test_ptx_stands_in_for_machine_code_that_nvrtc_cannot_make(self, tmp_path: pathlib.Path) -> None:
+        newest = compile.known_architectures()[-1]
+        assert compile.target(f"sm_{newest}") == f"sm_{newest}"
+        assert compile.target("sm_999") == f"compute_{newest}"
+        code = compile.code(VARIANT, "sm_999", tmp_path)
+        assert code.kind == "ptx"
+        assert f".target sm_{newest}".encode() in code.content
+        assert all(f".entry {name}".encode() in code.content for name in compile.kernel_names())
+
+    def test_an_architecture_older_than_all_that_nvrtc_knows(self) -> None:
+        with pytest.raises(compile.CompileError, match=r"device is sm_50: use an older nvidia-cuda-nvrtc"):
+            compile.target("sm_50")
+
+    @pytest.mark.parametrize("architecture", ["compute_90", "compute_100", "compute_120"])
+    def test_no_load_or_store_wants_more_than_the_16_bytes_that_the_launcher_guarantees(
+        self, architecture: str
+    ) -> None:
+        source = compile.SOURCE.read_text(encoding="utf-8")
+        ptx, _ = compile.compile_source(source, Variant("double", 16, 16, 1), architecture)
+        moves = set(re.findall(rb"(?:ld|st)\.global[.\w]*", ptx))
+        assert any(b".v2.f64" in move for move in moves)
+        assert not [move for move in moves if b".v4.f64" in move or b".v8" in move]
+
+    def test_the_names_of_the_kernels(self) -> None:
+        source = compile.SOURCE.read_text(encoding="utf-8")
+        _, used = compile.compile_source(source, VARIANT, "sm_90")
+        assert set(compile.kernel_names()) == set(used)
+
     @pytest.mark.parametrize("architecture", compile.ARCHITECTURES)
-    def test_everyarchitecture(self, architecture: str) -> None:
+    def test_every_architecture(self, architecture: str) -> None:
         source = compile.SOURCE.read_text(encoding="utf-8")
         for variant in (Variant("float", 16, 16, 4), Variant("bfloat16", 64, 32, 1)):
             _, used = compile.compile_source(source, variant, architecture)
@@ -186,25 +339,25 @@ class TestCompile:
 
 class TestCache:
     def test_compiled_once(self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = compile.machine_code(VARIANT, "sm_90", tmp_path)
+        first = compile.code(VARIANT, "sm_90", tmp_path)
         monkeypatch.setattr(compile, "compile_source", lambda *_: pytest.fail("compiled again"))
-        assert compile.machine_code(VARIANT, "sm_90", tmp_path) == first
+        assert compile.code(VARIANT, "sm_90", tmp_path) == first
         assert [path.suffix for path in tmp_path.rglob("*.*")] == [".cubin"]  # and no temporary file
 
-    def test_source_options_andarchitecture_are_the_key(
+    def test_source_options_and_architecture_are_the_key(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen = []
         monkeypatch.setattr(compile, "compile_source", lambda *what: (seen.append(what) or b"code", {}))
-        compile.machine_code(VARIANT, "sm_90", tmp_path)
-        compile.machine_code(VARIANT, "sm_80", tmp_path)
-        compile.machine_code(Variant("float", 8, 8, 2), "sm_90", tmp_path)
+        compile.code(VARIANT, "sm_90", tmp_path)
+        compile.code(VARIANT, "sm_80", tmp_path)
+        compile.code(Variant("float", 8, 8, 2), "sm_90", tmp_path)
         other = tmp_path / "attention.cu"
         other.write_text("// another source")
         monkeypatch.setattr(compile, "SOURCE", other)
-        compile.machine_code(VARIANT, "sm_90", tmp_path)
+        compile.code(VARIANT, "sm_90", tmp_path)
         assert len(seen) == 4
-        compile.machine_code(VARIANT, "sm_90", tmp_path)
+        compile.code(VARIANT, "sm_90", tmp_path)
         assert len(seen) == 4
 
     @pytest.mark.parametrize("damage", [b"", b"short", None, b"\0" * 100])
