@@ -62,7 +62,7 @@ def make_current(device: torch.device) -> None:
     """Make the device's primary context the calling thread's current one.
 
     A thread that has not used the GPU, such as the one in which PyTorch runs backward, may have none:
-    torch.cuda.device does not give it one if the device is number 0 (PyTorch issues 124565 and 195256), and the
+    torch.cuda.device gives it none if the device is number 0 (PyTorch issues 124565 and 195256), and the
     driver then refuses a launch.
     """
     from cuda.core import Device
