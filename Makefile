@@ -97,8 +97,12 @@ kernel-check: $(VENV)/.everything  ## the whole proof of the attention kernel, o
 	@exec $(PY) -m kernels.check
 
 .PHONY: gpu-check
-gpu-check: $(VENV)/.training  ## the kernel on a GPU: grid, sanitizer, times (needs a device)
-	@exec $(PY) -m kernels.gpu_check
+gpu-check:  ## the kernel on a GPU: grid, sanitizer, times (needs a device; ARGS="--out …", ARGS=--dry-run without one)
+	@if $(PYTHON) -c 'import torch, cuda.core, cuda.bindings.nvrtc' 2>/dev/null; then \
+		exec $(PYTHON) -m kernels.gpu_check $(ARGS); \
+	else \
+		$(MAKE) --no-print-directory $(VENV)/.training && exec $(PY) -m kernels.gpu_check $(ARGS); \
+	fi
 
 # ------------------------------------------------------------------ measuring, watching
 .PHONY: bench

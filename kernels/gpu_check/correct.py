@@ -70,7 +70,7 @@ def context(visit: Visit) -> None:
     place.finish()
     counts = {name: count - before.get(name, 0) for name, count in launches().items()}
     visit.record.figure("launches", **counts)
-    if not any("forward" in name for name in counts) or not any("backward" in name for name in counts):
+    if not all(any(word in name and counts[name] for name in counts) for word in ("forward", "backward")):
         raise Failed(f"attention.cu did not run forward and backward: {counts}")
     (again,) = in_thread
     if isinstance(again, BaseException):

@@ -69,9 +69,7 @@ class OnGpu:
     def capture(self, work: Callable[[], Results], first_runs: int = 3) -> Captured:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(
-            side
-        ):  # the first runs, on a stream other than the default one, as PyTorch asks
+        with torch.cuda.stream(side):  # PyTorch asks for a stream other than the default one
             for _ in range(first_runs):
                 work()
         torch.cuda.current_stream().wait_stream(side)
@@ -81,7 +79,7 @@ class OnGpu:
         return Captured(graph.replay, results)
 
     def milliseconds(self, replay: Callable[[], None], rounds: int) -> float:
-        """By events around enough replays to fill 2 ms, so that the gaps between launches do not count."""
+        """By events around as many replays as take 2 ms."""
         replay()
         once = self._span(replay, 3) / 3
         repeats = max(1, min(200, round(2 / max(once, 1e-3))))

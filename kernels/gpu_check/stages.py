@@ -44,7 +44,8 @@ FEW = Stage("few", correct.few, 60)  # what the sanitizer's stages run
 
 
 def named(name: str) -> Stage:
-    return next(stage for stage in [*STAGES, FEW] if stage.name == name)
+    """The stage of that name; KeyError where there is none."""
+    return {stage.name: stage for stage in [*STAGES, FEW]}[name]
 
 
 def run_here(stage: Stage, record: Record, seed: int, seconds: float, architecture: str, dry: bool) -> str:
