@@ -1,16 +1,38 @@
 """`attention`: the one function through which every model of this project attends, as a PyTorch operator.
 
 On a GPU the operator runs attention.cu. On a CPU it runs PyTorch's fused function, which is several times
-faster than the formula, or the formula where that function does not reach (d_v != d_k, weights asked for).
-For an ONNX graph it is the formula: standard operators.
+faster than the formula, or the formula where that function does not apply (d_v != d_k, weights asked for);
+within `emulated()` it runs attention.cu there too. For an ONNX graph it is the formula: standard operators.
 """
 
+import contextlib
+import pathlib
+from collections.abc import Iterator
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from kernels import formula, launch
+
+_emulation: dict[str, Any] | None = None  # what `emulated` passes to kernels.emulator.Emulator
+
+
+@contextlib.contextmanager
+def emulated(order: str = "in order", source: pathlib.Path | None = None) -> Iterator[None]:
+    """Attention on the CPU runs attention.cu, forward and backward, thread by thread in the emulator.
+
+    It holds for every thread of the process. `order` is that of the CUDA threads ("in order", "reverse",
+    "random"); `source` is a file to run instead of attention.cu. Thousands of times slower than PyTorch: for
+    tests and for watching the kernel work. A backward pass is emulated if its forward pass was. Raises
+    EmulatorError without a C++ compiler, and where the kernel does what a GPU would not allow.
+    """
+    global _emulation
+    outer, _emulation = _emulation, {"order": order} | ({} if source is None else {"source": source})
+    try:
+        yield
+    finally:
+        _emulation = outer
 
 
 @overload
@@ -125,6 +147,12 @@ def _attention(
     causal: bool,
     return_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if _emulation is not None:
+        from kernels.emulator import Emulator  # loads no library of the emulator before it is wanted
+
+        with Emulator(**_emulation) as device:
+            results = launch.forward(device, q, k, v, mask, key_lengths, causal, return_weights)
+            return tuple(x.clone() for x in results)  # type: ignore[return-value]
     combined = _combined(q, k, mask, key_lengths, causal)
     if _formula_on_cpu(q, v, return_weights):
         out, weights = formula.attention(q, k, v, combined)
@@ -149,6 +177,16 @@ def _attention_backward(
     key_lengths: Tensor | None,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if log_sum_exp.dim() == 4:  # the emulator ran the forward pass
+        from kernels.emulator import Emulator
+
+        out_grad = torch.zeros_like(out) if out_grad is None else out_grad
+        with Emulator(**(_emulation or {})) as device:
+            gradients = launch.backward(
+                *(device, out_grad, weights_grad, q, k, v, out, log_sum_exp, weights),
+                *(mask, key_lengths, causal),
+            )
+            return tuple(x.clone() for x in gradients)  # type: ignore[return-value]
     combined = _combined(q, k, mask, key_lengths, causal)
     if _formula_on_cpu(q, v, weights.dim() == 4):
         p = weights if weights.dim() == 4 else formula.attention(q, k, v, combined)[1]
@@ -220,7 +258,7 @@ def _attention_shapes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, n, _ = q.shape
     out = q.new_empty(batch, n, heads, v.shape[-1]).transpose(1, 2)
-    on_cpu = q.device.type == "cpu"
+    on_cpu = q.device.type == "cpu" and _emulation is None
     saved: tuple[int, ...] = (batch, heads, n) if on_cpu else (batch, heads, n, 2)
     if on_cpu and _formula_on_cpu(q, v, return_weights):
         saved = (0,)
@@ -282,7 +320,7 @@ def _four_axes(mask: Tensor | None) -> Tensor | None:
 
 
 def _formula_on_cpu(q: Tensor, v: Tensor, return_weights: bool) -> bool:
-    """Whether PyTorch's fused function does not reach."""
+    """Whether the formula must do, because PyTorch's fused function gives no weights and wants d_v = d_k."""
     return return_weights or q.shape[-1] != v.shape[-1]
 
 

@@ -4,9 +4,11 @@
 and the tests' emulator (kernels/emulator).
 """
 
+import collections
 import ctypes
 import dataclasses
 import math
+import threading
 from typing import Protocol
 
 import torch
@@ -82,6 +84,22 @@ class Device(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
 
     def launch(self, launch: Launch, params: Params) -> None: ...
+
+
+_counts: collections.Counter[str] = collections.Counter()
+_counts_lock = threading.Lock()  # PyTorch runs backward in a thread of its own
+
+
+def launches() -> dict[str, int]:
+    """How often this process launched each kernel, by its name; replays of a CUDA graph are not counted."""
+    with _counts_lock:
+        return dict(_counts)
+
+
+def _launch(device: Device, launch: Launch, params: Params) -> None:
+    device.launch(launch, params)
+    with _counts_lock:
+        _counts[launch.kernel] += 1
 
 
 def accumulate_type(dtype: torch.dtype) -> torch.dtype:
@@ -217,7 +235,7 @@ def forward(
         causal,
         {"log_sum_exp": log_sum_exp, "weights": weights if return_weights else None},
     )
-    device.launch(plan("attention_forward", q.dtype, batch * heads, n, d_k, d_v), params)
+    _launch(device, plan("attention_forward", q.dtype, batch * heads, n, d_k, d_v), params)
     return out, log_sum_exp, weights
 
 
@@ -260,7 +278,7 @@ def backward(
         },
     )
     if batch * heads * n > 0:
-        device.launch(plan("attention_backward_q", q.dtype, batch * heads, n, d_k, d_v), params)
+        _launch(device, plan("attention_backward_q", q.dtype, batch * heads, n, d_k, d_v), params)
     if batch * heads * m > 0:
-        device.launch(plan("attention_backward_kv", q.dtype, batch * heads, m, d_k, d_v), params)
+        _launch(device, plan("attention_backward_kv", q.dtype, batch * heads, m, d_k, d_v), params)
     return q_grad, k_grad, v_grad

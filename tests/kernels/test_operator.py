@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pathlib
 import random
 import warnings
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from kernels import attention, cases, emulator, formula, launch, rounding
+from kernels import attention, cases, emulated, emulator, formula, launch, launches, rounding
 from kernels.attention import DECOMPOSITIONS
 from kernels.cases import Case
 
@@ -72,34 +73,62 @@ def test_only_one_of_output_and_weights_is_used(used: str) -> None:
     assert torch.autograd.gradcheck(lambda q, k, v: attention(q, k, v, **options)[part], (x.q, x.k, x.v))
 
 
-class Emulated(torch.autograd.Function):
-    """The kernels, forward and backward, in the emulator."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, mask, key_lengths, causal):
-        with emulator.Emulator("random") as device:
-            results = launch.forward(device, q, k, v, mask, key_lengths, causal, True)
-            out, log_sum_exp, weights = (x.clone() for x in results)
-        ctx.save_for_backward(q, k, v, out, log_sum_exp, weights, mask, key_lengths)
-        ctx.causal = causal
-        return out, weights
-
-    @staticmethod
-    def backward(ctx, out_grad, weights_grad):
-        with emulator.Emulator("reverse") as device:
-            gradients = launch.backward(device, out_grad, weights_grad, *ctx.saved_tensors, ctx.causal)
-            return (*(x.clone() for x in gradients), None, None, None)
+needs_emulator = pytest.mark.skipif(
+    emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)"
+)
 
 
-@pytest.mark.skipif(emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)")
+@needs_emulator
 @pytest.mark.parametrize("sizes", [(8, 8), (16, 32)])
 def test_gradcheck_of_the_kernel(sizes: tuple[int, int]) -> None:
     x = drawn(Case(torch.float64, *sizes, 4, 5, "rows hidden", "with 0"))
-    rest = (x.mask, x.key_lengths, False)
-    assert torch.autograd.gradcheck(lambda q, k, v: Emulated.apply(q, k, v, *rest), (x.q, x.k, x.v))
+    options = {"mask": x.mask, "key_lengths": x.key_lengths, "return_weights": True}
+    with emulated("random"):
+        assert torch.autograd.gradcheck(lambda q, k, v: attention(q, k, v, **options), (x.q, x.k, x.v))
 
 
-@pytest.mark.skipif(emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)")
+@needs_emulator
+class TestEmulated:
+    """`with emulated():` the operator runs attention.cu on the CPU."""
+
+    @pytest.mark.parametrize("weights", [False, True])
+    def test_every_launch_is_counted_and_no_result_comes_from_pytorch(self, weights: bool) -> None:
+        q, k, v, lengths = (*(x.requires_grad_() for x in example()[:3]), example()[3])
+        wanted = attention(q, k, v, key_lengths=lengths)
+        before = launches()
+        with emulated():
+            got = attention(q, k, v, key_lengths=lengths, return_weights=weights)
+            got = got[0] if weights else got
+        middle = launches()
+        gradients = torch.autograd.grad(got.square().sum(), (q, k, v))  # after the end of `with`
+        after = launches()
+
+        def count(of: dict[str, int], word: str) -> int:
+            return sum(times for kernel, times in of.items() if word in kernel)
+
+        assert count(middle, "forward") == count(before, "forward") + 1
+        assert count(middle, "backward") == count(before, "backward")
+        assert count(after, "backward") > count(middle, "backward")
+        torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close(gradients, torch.autograd.grad(wanted.square().sum(), (q, k, v)))
+        assert launches() == after  # outside, attention is PyTorch's
+
+    def test_a_broken_kernel_shows(self, tmp_path: pathlib.Path) -> None:
+        q, k, v, _ = example()
+        broken = tmp_path / "broken.cu"
+        source = emulator.KERNEL_SOURCE.read_text(encoding="utf-8")
+        broken.write_text(source.replace("dot * A(p.scale)", "dot"), encoding="utf-8")
+        with emulated(source=broken):
+            got = attention(q, k, v)
+        assert not torch.allclose(got, attention(q, k, v), atol=1e-3)
+
+    def test_opcheck(self) -> None:
+        x = drawn(Case(d_k=8, d_v=16, n=5, m=7, mask="heads", lengths="with 0"))
+        with emulated():
+            torch.library.opcheck(OPERATOR, (x.q, x.k, x.v, x.mask, x.key_lengths, True, True))
+
+
+@needs_emulator
 @pytest.mark.parametrize("weights", [False, True])
 def test_tracing_for_a_gpu_expects_what_the_launcher_returns(weights: bool) -> None:
     x = cases.draw(Case(torch.bfloat16, 8, 16, 5, 7), SEED)
