@@ -18,7 +18,7 @@ class Outcome:
     case: Case
     seed: int
     errors: dict[str, Error]
-    problem: str | None  # a barrier, a shuffle, an access, an element that nobody wrote, a result too far off
+    problem: str | None  # a barrier, a shuffle, an access, an unwritten element, a result too far off
 
     @property
     def margin(self) -> float:

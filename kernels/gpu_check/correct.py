@@ -7,12 +7,14 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from subprocess import PIPE, STDOUT
 
 import torch
 from torch import Tensor
@@ -307,8 +309,18 @@ def sanitizer(tool: str) -> Callable[[Visit], None]:
         command += ["--dry-run"] if visit.place.dry else ["--architecture", visit.architecture]
         # PyTorch cuts tensors out of large blocks, where a step past the end of one goes unseen.
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        judge_sanitizer(done.returncode, done.stdout + done.stderr, visit.record)
+        child = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True
+        )
+        try:
+            output, _ = child.communicate(timeout=max(1.0, visit.deadline - time.monotonic()))
+        except subprocess.TimeoutExpired as error:
+            raise NotRun(f"compute-sanitizer was not done in time: {error}") from error
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)  # and the program that it watches
+                child.wait()
+        judge_sanitizer(child.returncode, output, visit.record)
 
     return stage
 

@@ -252,6 +252,20 @@ class TestCorrect:
         assert asked[8] == "few"
         assert asked[-3:] == ["--architecture", "sm_90", "1"]
 
+    def test_a_sanitizer_that_takes_too_long_is_stopped(
+        self, visit: Visit, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    ) -> None:
+        program = tmp_path / "compute-sanitizer"
+        program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr(visit.place, "dry", False)
+        with pytest.raises(NotRun, match="not done in time"):
+            correct.sanitizer("memcheck")(dataclasses.replace(visit, deadline=time.monotonic() + 1))
+        child = int((tmp_path / "child").read_text())
+        state = pathlib.Path(f"/proc/{child}/stat")
+        assert not state.exists() or state.read_text().split()[2] == "Z"
+
 
 class FakeEvent:
     """A CUDA event by a clock that each replay moves on by 0.5 ms."""
