@@ -126,7 +126,7 @@ def target(architecture: str) -> str:
 def code(variant: Variant, architecture: str, folder: pathlib.Path | None = None) -> Code:
     """attention.cu for a device, from the disk cache or compiled now.
 
-    The cache knows it by the hash of the source, the options, the target and NVRTC's version.
+    The key in the cache is the hash of the source, the options, the target and NVRTC's version.
     """
     source, made_for = SOURCE.read_text(encoding="utf-8"), target(architecture)
     kind = "ptx" if made_for.startswith("compute_") else "cubin"

@@ -13,8 +13,8 @@ its number, evenly, so with a standard deviation of u / √3; roundings are inde
 - exp is good to two units in the last place.
 - An element may be off by SIGMAS standard deviations, and by half a step of the type that it is stored in.
 
-This is large only where the mathematics makes it so: where terms cancel, or where scores are large. A number
-that is 0 because something is hidden must be 0.
+The allowance is large only where terms cancel or scores are large. A number that is 0 because something is
+hidden must be 0.
 """
 
 import dataclasses
