@@ -83,6 +83,24 @@ def order_matters(case: Case, seed: int, source: pathlib.Path = emulator.KERNEL_
     return None
 
 
+def naive_problem(
+    case: Case,
+    seed: int,
+    source: pathlib.Path = emulator.KERNEL_SOURCE,
+    launcher: types.ModuleType = launch,
+) -> str | None:
+    """What is wrong with the output of `attention_naive`; None if nothing."""
+    inputs = cases.draw(case, seed)
+    with emulator.Emulator(case.order, seed=seed, at_end=case.at_end, source=source) as device:
+        x = inputs.map(device.place)
+        try:
+            out = launcher.naive(device, x.q, x.k, x.v, x.mask, x.key_lengths, case.causal).clone()
+        except emulator.EmulatorError as error:
+            return str(error)
+    share = rounding.judge({"out": out}, inputs, case.causal)["out"].share
+    return None if share <= 1 else f"attention_naive is off by {share:.2g} times what rounding may do: {case}"
+
+
 def conversion_problem(source: pathlib.Path = emulator.KERNEL_SOURCE) -> str | None:
     """How the kernel's half types differ from PyTorch's; None if not.
 

@@ -21,6 +21,7 @@ class Gpu:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.multiprocessors = _multiprocessors(device)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
@@ -68,6 +69,11 @@ def make_current(device: torch.device) -> None:
     from cuda.core import Device
 
     Device(torch.cuda.current_device() if device.index is None else device.index).set_current()
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @functools.cache

@@ -21,7 +21,10 @@ TYPES = {
     torch.bfloat16: "bfloat16",
 }
 HEAD_SIZES = (8, 16, 32, 64, 128)
+WARP = 32
 MAX_WARPS = 4  # as MAX_THREADS in attention.cu
+ALL_KEYS_WARPS = 8  # as ALL_KEYS_THREADS
+BUSY_WARPS = 8  # a multiprocessor with fewer waits for memory and arithmetic more than it computes
 MAX_BLOCKS = 2**31 - 1
 
 
@@ -41,7 +44,7 @@ class Params(ctypes.Structure):
         + [(f"mask_{axis}", ctypes.c_int64) for axis in ("batch", "head", "query", "key")]
         + [
             (name, ctypes.c_void_p)
-            for name in ("key_lengths", "log_sum_exp", "delta", "weights", "weights_grad")
+            for name in ("key_lengths", "log_sum_exp", "delta", "weights", "weights_grad", "scores")
         ]
         + [("scale", ctypes.c_double)]
         + [(name, ctypes.c_int32) for name in ("heads", "n", "m", "causal")]
@@ -64,7 +67,7 @@ class Variant:
 
 def variants(dtype: torch.dtype, d_k: int, d_v: int) -> list[Variant]:
     """All that `plan` may ask for, whatever the lengths."""
-    rows = (1,) if dtype == torch.float64 else (1, 2, 4)
+    rows = (1,) if dtype == torch.float64 else (1, 2)
     return [Variant(TYPES[dtype], d_k, d_v, one) for one in rows]
 
 
@@ -80,6 +83,8 @@ class Launch:
 
 class Device(Protocol):
     """Where kernels run."""
+
+    multiprocessors: int  # that the grid should fill; 0: as many rows a thread as there are, on any device
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
 
@@ -128,22 +133,59 @@ def refuse_other_devices(q: Tensor, others: dict[str, Tensor | None]) -> None:
             raise ValueError(f"{name} is on {x.device} and q on {q.device}: move it with {name}.to(q.device)")
 
 
-def plan(kernel: str, dtype: torch.dtype, heads: int, length: int, d_k: int, d_v: int) -> Launch:
+def lanes(kernel: str, d_k: int, d_v: int) -> int:
+    """Threads that share a row (FORWARD_LANES and BACKWARD_LANES in attention.cu)."""
+    d = max(d_k, d_v)
+    return max(1, d // 16) if kernel == "attention_forward" else min(8, max(1, d // 8))
+
+
+def plan(
+    kernel: str, dtype: torch.dtype, heads: int, length: int, d_k: int, d_v: int, multiprocessors: int = 0
+) -> Launch:
     """The launch for `heads` (batch times heads) matrices of `length` owned rows.
 
-    Few rows get one row a thread, so that a warp is full at 32 rows; many get up to four (backward: two), so
-    that every number read from shared memory is used four times. float64 has registers for one.
+    A thread with two rows executes fewer instructions a row than one with one, and a block of four warps
+    copies fewer tiles than four of one warp; but few large blocks leave multiprocessors idle. Of the choices,
+    the one whose busiest multiprocessor is done first. float64 has registers for one row.
     """
-    lanes = max(1, max(d_k, d_v) // 16)
-    rows_per_warp = 32 // lanes
-    most = 1 if dtype == torch.float64 else 4
-    rows = min(most, 1 if length <= rows_per_warp else 2 if length <= 2 * rows_per_warp else 4)
-    used_rows = rows if kernel == "attention_forward" else min(rows, 2)
-    warps = min(MAX_WARPS, math.ceil(length / (rows_per_warp * used_rows)))
-    blocks = heads * math.ceil(length / (rows_per_warp * used_rows * warps))
-    if blocks > MAX_BLOCKS:
-        raise ValueError(f"{heads} heads of {length} rows need {blocks} blocks, a launch takes {MAX_BLOCKS}")
-    return Launch(kernel, Variant(TYPES[dtype], d_k, d_v, rows), blocks, 32 * warps)
+    rows_per_warp = WARP // lanes(kernel, d_k, d_v)
+    most_rows = 1 if dtype == torch.float64 or length <= rows_per_warp else 2
+
+    def used(rows: int) -> int:
+        return 1 if kernel != "attention_forward" and max(d_k, d_v) > 64 else rows
+
+    def blocks(rows: int, warps: int) -> int:
+        return heads * math.ceil(length / (rows_per_warp * used(rows) * warps))
+
+    def time(rows: int, warps: int) -> float:
+        """Of the busiest multiprocessor; a key costs a thread one part for each row and 0.4 beside."""
+        busiest = math.ceil(blocks(rows, warps) / multiprocessors) * warps
+        return max(busiest, BUSY_WARPS) * (used(rows) + 0.4)
+
+    most_warps = {
+        rows: min(MAX_WARPS, math.ceil(length / (rows_per_warp * used(rows)))) for rows in (most_rows, 1)
+    }
+    rows, warps = most_rows, most_warps[most_rows]
+    if multiprocessors:
+        choices = [(r, w) for r, most in most_warps.items() for w in range(most, 0, -1)]
+        rows, warps = min(choices, key=lambda choice: time(*choice))
+    if blocks(rows, warps) > MAX_BLOCKS:
+        raise ValueError(
+            f"{heads} heads of {length} rows need {blocks(rows, warps)} blocks, a launch takes {MAX_BLOCKS}"
+        )
+    return Launch(kernel, Variant(TYPES[dtype], d_k, d_v, rows), blocks(rows, warps), WARP * warps)
+
+
+def plan_all_keys(dtype: torch.dtype, heads: int, n: int, m: int, d_k: int, d_v: int) -> Launch | None:
+    """The launch of `attention_backward`, a block a head; None where n > 128 or a block has no room for m keys."""
+    size = accumulate_type(dtype).itemsize
+    rows_per_warp = WARP // lanes("attention_backward", d_k, d_v)
+    rows = 1 if size == 8 or max(d_k, d_v) > 64 or m <= rows_per_warp else 2
+    room = min(512 // size, ALL_KEYS_WARPS * rows_per_warp * rows, 16384 // (d_k * size))  # ALL_KEYS
+    if n > 128 or m > room or heads > MAX_BLOCKS:
+        return None
+    warps = math.ceil(m / (rows_per_warp * rows))
+    return Launch("attention_backward", Variant(TYPES[dtype], d_k, d_v, rows), heads, WARP * warps)
 
 
 def readable(x: Tensor) -> Tensor:
@@ -215,9 +257,9 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (output, log-sum-exp (batch, heads, n, 2), weights) for q (batch, heads, n, d_k) and so on.
 
-    `mask` broadcasts to (batch, heads, n, m). A log-sum-exp is two numbers, the row's largest score
-    and 1 / Σ exp(score - largest), which rounding hurts less than one; both are 0 for a row that reads
-    nothing. The weights are empty unless asked for.
+    `mask` broadcasts to (batch, heads, n, m). A log-sum-exp is two numbers, the row's largest score times
+    log2(e) and 1 / Σ exp(score - largest), which rounding hurts less than one; both are 0 for a row that
+    reads nothing. The weights are empty unless asked for.
     """
     refuse_unsupported(q, k, v)
     (batch, heads, n, d_k), m, d_v = q.shape, k.shape[2], v.shape[3]
@@ -235,7 +277,8 @@ def forward(
         causal,
         {"log_sum_exp": log_sum_exp, "weights": weights if return_weights else None},
     )
-    _launch(device, plan("attention_forward", q.dtype, batch * heads, n, d_k, d_v), params)
+    chosen = plan("attention_forward", q.dtype, batch * heads, n, d_k, d_v, device.multiprocessors)
+    _launch(device, chosen, params)
     return out, log_sum_exp, weights
 
 
@@ -277,8 +320,34 @@ def backward(
             "weights_grad": weights_grad,
         },
     )
-    if batch * heads * n > 0:
-        _launch(device, plan("attention_backward_q", q.dtype, batch * heads, n, d_k, d_v), params)
-    if batch * heads * m > 0:
-        _launch(device, plan("attention_backward_kv", q.dtype, batch * heads, m, d_k, d_v), params)
+    all_keys = plan_all_keys(q.dtype, batch * heads, n, m, d_k, d_v)
+    if all_keys and batch * heads * n * m > 0:
+        _launch(device, all_keys, params)
+        return q_grad, k_grad, v_grad
+    for kernel, length in (("attention_backward_q", n), ("attention_backward_kv", m)):
+        if batch * heads * length > 0:
+            chosen = plan(kernel, q.dtype, batch * heads, length, d_k, d_v, device.multiprocessors)
+            _launch(device, chosen, params)
     return q_grad, k_grad, v_grad
+
+
+def naive(
+    device: Device,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    key_lengths: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """The output by `attention_naive`: shapes as for `forward`, with a matrix of scores (n, m) in memory."""
+    refuse_unsupported(q, k, v)
+    (batch, heads, n, d_k), m, d_v = q.shape, k.shape[2], v.shape[3]
+    out = heads_last(device, batch, heads, n, d_v, q.dtype)
+    scores = device.empty((batch, heads, n, m), accumulate_type(q.dtype))
+    q, k, v = readable(q), readable(k), readable(v)
+    mask, key_lengths = _prepared(q, k, mask, key_lengths)
+    params = _params({"q": q, "k": k, "v": v, "out": out}, mask, key_lengths, causal, {"scores": scores})
+    variant = Variant(TYPES[q.dtype], d_k, d_v, 1)
+    _launch(device, Launch("attention_naive", variant, batch * heads * math.ceil(n / WARP), WARP), params)
+    return out

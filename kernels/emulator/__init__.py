@@ -125,7 +125,9 @@ class Emulator:
         at_end: bool = True,
         source: pathlib.Path = KERNEL_SOURCE,
         last_blocks: int | None = None,
+        multiprocessors: int = 0,
     ) -> None:
+        self.multiprocessors = multiprocessors
         self.order, self.seed, self.at_end, self.source = ORDERS.index(order), seed, at_end, source
         self.last_blocks = last_blocks
         self.launches: list[Launch] = []

@@ -24,10 +24,10 @@
 #define __syncthreads() emulator::barrier(__LINE__)
 #define __syncwarp() emulator::shuffle(0xffffffffu, 0, 0, __LINE__)
 #define __shfl_xor_sync(mask, value, step) emulator::shuffle_xor(mask, value, step, __LINE__)
-#define CONVERT(instruction, to_kind, to, from_kind, from) emulator::convert(instruction, to_kind, to, from_kind, from)
+#define PTX(instruction, to_kind, to, from_kind, from) emulator::execute(instruction, to_kind, to, from_kind, from)
 
-using std::exp;
-using std::log;
+using std::exp2;
+using std::fmax;
 
 struct Index { unsigned x; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
@@ -161,20 +161,30 @@ static void* fresh_stack(char* top, void (*entry)()) {
     longjmp(failure, 1);
 }
 
-// ---- PTX instructions between float and float16
+// ---- PTX instructions: conversions between float and float16, and 2^x
 
-static void convert(const char* instruction, const char* to_kind, float& to, const char* from_kind, unsigned short from) {
+static void execute(const char* instruction, const char* to_kind, float& to, const char* from_kind, unsigned short from) {
     if (strcmp(to_kind, "=f") || strcmp(from_kind, "h")) fail("%s takes \"=f\" and \"h\"", instruction);
     if (strcmp(instruction, "cvt.f32.f16")) fail("the emulator does not know the instruction %s", instruction);
     to = bits_as<_Float16>(from);
 }
 
-static void convert(const char* instruction, const char* to_kind, unsigned short& to, const char* from_kind, float from) {
+static void execute(const char* instruction, const char* to_kind, unsigned short& to, const char* from_kind, float from) {
     if (strcmp(to_kind, "=h") || strcmp(from_kind, "f")) fail("%s takes \"=h\" and \"f\"", instruction);
     to = bits_as<unsigned short>(_Float16(from));  // to nearest, ties to even
     if (!strcmp(instruction, "cvt.rn.f16.f32")) return;
     if (strcmp(instruction, "cvt.rz.f16.f32")) fail("the emulator does not know the instruction %s", instruction);
     if (fabsf(bits_as<_Float16>(to)) > fabsf(from)) to--;  // toward zero: one step back
+}
+
+// With an error of up to two units in the last place, as the instruction has on a GPU, and another one for each x.
+static void execute(const char* instruction, const char* to_kind, float& to, const char* from_kind, float from) {
+    if (strcmp(to_kind, "=f") || strcmp(from_kind, "f")) fail("%s takes \"=f\" and \"f\"", instruction);
+    if (strcmp(instruction, "ex2.approx.ftz.f32")) fail("the emulator does not know the instruction %s", instruction);
+    const unsigned scrambled = bits_as<unsigned>(from) * 2654435769u;
+    const double error = from == 0 ? 0 : (scrambled / 4294967296.0 - 0.5) * 2 * 0x1p-22;  // PTX: at most 2^-22
+    to = std::exp2(double(from)) * (1 + error);
+    if (to < 0x1p-126f) to = 0;
 }
 
 // ---- waiting

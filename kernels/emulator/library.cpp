@@ -15,9 +15,11 @@ extern "C" const char* emulate(const char* name, const Params* params, int block
     emulated_params = *params;
     emulator::arrays = arrays;
     emulator::array_count = array_count;
+    RUN(attention_naive);
     RUN(attention_forward);
     RUN(attention_backward_q);
     RUN(attention_backward_kv);
+    RUN(attention_backward);
     return "no such kernel";
 }
 
