@@ -139,6 +139,11 @@ def lanes(kernel: str, d_k: int, d_v: int) -> int:
     return max(1, d // 16) if kernel == "attention_forward" else min(8, max(1, d // 8))
 
 
+def used_rows(kernel: str, rows: int, d_k: int, d_v: int) -> int:
+    """Rows that a thread of a kernel owns in a variant (FORWARD_ROWS and BACKWARD_ROWS in attention.cu)."""
+    return 1 if kernel != "attention_forward" and max(d_k, d_v) > 64 else rows
+
+
 def plan(
     kernel: str, dtype: torch.dtype, heads: int, length: int, d_k: int, d_v: int, multiprocessors: int = 0
 ) -> Launch:
@@ -152,15 +157,16 @@ def plan(
     most_rows = 1 if dtype == torch.float64 or length <= rows_per_warp else 2
 
     def used(rows: int) -> int:
-        return 1 if kernel != "attention_forward" and max(d_k, d_v) > 64 else rows
+        return used_rows(kernel, rows, d_k, d_v)
 
     def blocks(rows: int, warps: int) -> int:
         return heads * math.ceil(length / (rows_per_warp * used(rows) * warps))
 
     def time(rows: int, warps: int) -> float:
-        """Of the busiest multiprocessor; a key costs a thread one part for each row and 0.4 beside."""
+        """Of the busiest multiprocessor: a key costs a thread about one unit for each row, and one to read it
+        from shared memory; copying tiles there costs a warp that is alone in its block 4 % more."""
         busiest = math.ceil(blocks(rows, warps) / multiprocessors) * warps
-        return max(busiest, BUSY_WARPS) * (used(rows) + 0.4)
+        return max(busiest, BUSY_WARPS) * (used(rows) + 1) * (1 + 0.04 / warps)
 
     most_warps = {
         rows: min(MAX_WARPS, math.ceil(length / (rows_per_warp * used(rows)))) for rows in (most_rows, 1)

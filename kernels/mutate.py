@@ -39,10 +39,10 @@ class Mutation:
 # Few cases and few variants to compile: a mutation that these do not catch shows a hole in them.
 CASES = [
     Case(n=65, m=129, mask="full", lengths="some", causal=False, order="reverse"),
-    Case(n=129, m=129, mask="none", lengths="none", causal=True, order="in order"),
+    Case(n=129, m=129, mask="none", lengths="none", causal=True, weights=False, order="in order"),
     Case(n=33, m=70, d_k=64, d_v=32, mask="rows hidden", lengths="with 0", causal=False, order="random"),
     Case(n=200, m=75, d_k=64, d_v=32, mask="heads", causal=True, order="reverse", at_end=False),
-    Case(n=31, m=33, lengths="none", weights=False, order="random", layout="packed"),
+    Case(n=70, m=70, d_k=8, d_v=8, lengths="some", weights=False, order="random", layout="packed", heads=16),
     Case(n=20, m=20, dtype=torch.bfloat16, d_k=8, d_v=8, mask="keys", causal=True),
     Case(n=8, m=32768, d_k=8, d_v=8, mask="one key", batch=1, heads=1),
     Case(n=20, m=33, dtype=torch.float64, mask="full", layout="16 bytes off"),
