@@ -56,6 +56,46 @@ def test_thread_order_changes_no_bit(dtype: torch.dtype, sizes: tuple[int, int])
     assert emulate.order_matters(case, SEED) is None, f"seed {SEED}"
 
 
+@pytest.mark.parametrize("multiprocessors", [1, 132])
+def test_grids_for_a_device(multiprocessors: int) -> None:
+    """Other rows a thread and other blocks than where nothing is known of the device."""
+    case = Case(n=200, m=150, mask="full", lengths="some")
+    inputs = cases.draw(case, SEED)
+    with emulator.Emulator(multiprocessors=multiprocessors) as device:
+        got = {name: x.clone() for name, x in cases.run(device, inputs, case.causal).items()}
+        rows = [one.variant.rows for one in device.launches]
+    assert max(error.share for error in rounding.judge(got, inputs, case.causal).values()) < 1, f"seed {SEED}"
+    assert rows == ([1, 1, 1] if multiprocessors == 132 else [2, 2, 2])
+
+
+@pytest.mark.parametrize("dtype", list(launch.TYPES), ids=str)
+@pytest.mark.parametrize("weights", [False, True])
+def test_one_backward_kernel_for_dq_dk_and_dv(dtype: torch.dtype, weights: bool) -> None:
+    """Where a block has room for all keys, up to the last one, and none beyond."""
+    for d in (8, 16, 64):
+        room = max(m for m in range(1, 200) if launch.plan_all_keys(dtype, 1, 1, m, d, d))
+        for n, m, causal in ((33, room, False), (128, room - 1, True), (31, room + 1, False)):
+            case = Case(dtype, d, d, n, m, lengths="with 0", causal=causal, weights=weights, order="random")
+            check(case)
+
+
+@pytest.mark.parametrize("case", [
+    *(Case(dtype, 16, 16, n=33, m=70, mask="full", lengths="some", order="reverse") for dtype in launch.TYPES),
+    Case(d_k=8, d_v=64, n=65, m=17, mask="rows hidden", lengths="with 0", causal=True, layout="packed"),
+    Case(n=1, m=1),
+], ids=str)  # fmt: skip
+def test_the_naive_kernel(case: Case) -> None:
+    assert emulate.naive_problem(case, SEED) is None, f"seed {SEED}"
+
+
+def test_the_naive_kernel_and_the_fast_one_agree() -> None:
+    inputs = cases.draw(Case(n=40, m=50, mask="heads", causal=True), SEED)
+    x = (inputs.q, inputs.k, inputs.v, inputs.mask, None, True)
+    with emulator.Emulator() as device:
+        naive, (fast, _, _) = launch.naive(device, *x), launch.forward(device, *x, False)
+        torch.testing.assert_close(naive, fast, rtol=1e-5, atol=1e-5)
+
+
 def test_one_query_or_one_key() -> None:
     for n, m in ((1, 1), (1, 129), (129, 1)):
         check(Case(n=n, m=m, causal=True, lengths="with 0"))
@@ -93,6 +133,20 @@ def test_scores_of_ten_thousand_do_not_overflow(dtype: torch.dtype) -> None:
     assert all(x.isfinite().all() for x in got.values())
     found = rounding.judge(got, inputs, case.causal)
     assert max(error.share for error in found.values()) < 1, f"seed {SEED}: {found}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_mask_of_the_largest_negative_number_hides_no_whole_row(dtype: torch.dtype) -> None:
+    """As in PyTorch: such a row gives equal weights to all its keys, while -inf hides them."""
+    case = Case(dtype, n=3, m=33)
+    inputs = cases.draw(case, SEED)
+    inputs.mask = torch.full((3, 33), torch.finfo(dtype).min, dtype=dtype)
+    inputs.mask[1] = -math.inf
+    inputs.mask[2, 5] = 0
+    weights = emulate.results(case, inputs)["weights"]
+    torch.testing.assert_close(weights[:, :, 0], torch.full_like(weights[:, :, 0], 1 / 33))
+    assert (weights[:, :, 1] == 0).all()
+    assert (weights[:, :, 2, 5] == 1).all()
 
 
 def test_a_row_that_may_read_nothing() -> None:

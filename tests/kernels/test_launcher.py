@@ -32,23 +32,47 @@ class TestPlan:
     def test_blocks_hold_all_rows_and_none_is_empty(self, kernel: str, dtype: torch.dtype) -> None:
         for length in (*range(1, 300), 1024, 8192):
             for d_k, d_v in ((8, 8), (16, 16), (64, 32), (8, 128)):
-                plan = launch.plan(kernel, dtype, 3, length, d_k, d_v)
-                lanes = max(1, max(d_k, d_v) // 16)
-                rows = plan.variant.rows if kernel == "attention_forward" else min(plan.variant.rows, 2)
-                rows_per_block = plan.threads // lanes * rows
-                assert plan.threads % 32 == 0
-                assert plan.threads <= 128
-                assert plan.blocks == 3 * math.ceil(length / rows_per_block)
+                for multiprocessors in (0, 1, 132):
+                    plan = launch.plan(kernel, dtype, 3, length, d_k, d_v, multiprocessors)
+                    lanes = launch.lanes(kernel, d_k, d_v)
+                    rows = launch.used_rows(kernel, plan.variant.rows, d_k, d_v)
+                    assert plan.threads % 32 == 0
+                    assert plan.threads <= 128
+                    assert plan.blocks == 3 * math.ceil(length / (plan.threads // lanes * rows))
 
-    def test_a_ticket_of_120_tokens_is_one_warp_to_a_head(self) -> None:
-        plan = launch.plan("attention_forward", torch.float32, 4096, 120, 16, 16)
-        assert plan == Launch("attention_forward", Variant("float", 16, 16, 4), 4096, 32)
+    def test_many_tickets_of_120_tokens_are_two_warps_to_a_head(self) -> None:
+        plan = launch.plan("attention_forward", torch.float32, 4096, 120, 16, 16, 132)
+        assert plan == Launch("attention_forward", Variant("float", 16, 16, 2), 4096, 64)
+
+    def test_few_heads_get_more_threads_on_a_larger_device(self) -> None:
+        few, many = (
+            launch.plan("attention_forward", torch.float32, 256, 120, 16, 16, multiprocessors)
+            for multiprocessors in (16, 132)
+        )
+        assert few == Launch("attention_forward", Variant("float", 16, 16, 2), 256, 64)
+        assert many == Launch("attention_forward", Variant("float", 16, 16, 1), 256, 128)
+
+    @pytest.mark.parametrize("dtype", list(launch.TYPES), ids=str)
+    def test_one_backward_kernel_where_a_block_holds_all_keys(self, dtype: torch.dtype) -> None:
+        for d in (8, 16, 32, 64, 128):
+            held = [m for m in range(1, 200) if launch.plan_all_keys(dtype, 3, 128, m, d, d)]
+            assert held == list(range(1, len(held) + 1))
+            if dtype != torch.float64:
+                assert len(held) == {64: 64, 128: 32}.get(d, 128)
+            assert launch.plan_all_keys(dtype, 3, 129, 1, d, d) is None
+            for m in held:
+                plan = launch.plan_all_keys(dtype, 3, 128, m, d, d)
+                assert plan is not None
+                rows = launch.used_rows(plan.kernel, plan.variant.rows, d, d)
+                assert plan.threads <= 256
+                assert plan.threads // launch.lanes(plan.kernel, d, d) * rows >= m
+                assert plan.variant in launch.variants(dtype, d, d)
 
     @pytest.mark.parametrize("dtype", list(launch.TYPES), ids=str)
     def test_variants_are_all_that_it_may_ask_for(self, dtype: torch.dtype) -> None:
         asked = {
             launch.plan(kernel, dtype, heads, length, 16, 32).variant
-            for kernel in compile.kernel_names()
+            for kernel in ("attention_forward", "attention_backward_q", "attention_backward_kv")
             for heads in (1, 8, 4096)
             for length in (*range(1, 200), 8192)
         }
@@ -71,6 +95,8 @@ def test_what_is_not_supported_is_refused_with_what_is() -> None:
 
 class Pointless:
     """A device that is never reached."""
+
+    multiprocessors = 1
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
@@ -149,6 +175,7 @@ class FakeGpu:
         monkeypatch.setattr("cuda.core.Device", self.device)
         monkeypatch.setattr("cuda.bindings.driver", self)
         monkeypatch.setattr(gpu, "architecture", lambda device: architecture)
+        monkeypatch.setattr(gpu, "_multiprocessors", lambda device: 0)
         monkeypatch.setattr(gpu, "_loaded", {})
         monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -249,10 +276,10 @@ class TestGpu:
         cases.run(device, short, CASE.causal)
         fake_gpu.capturing = True
         cases.run(device, short, CASE.causal)
-        with pytest.raises(gpu.LaunchError, match=r"rows=4.*before the capture, call kernels\.gpu\.warm_up"):
+        with pytest.raises(gpu.LaunchError, match=r"rows=2.*before the capture, call kernels\.gpu\.warm_up"):
             cases.run(device, long, CASE.causal)
         fake_gpu.capturing = False
-        assert gpu.warm_up(torch.device("cpu"), torch.float32, 8, 8) == 3 * len(compile.kernel_names())
+        assert gpu.warm_up(torch.device("cpu"), torch.float32, 8, 8) == 2 * len(compile.kernel_names())
         fake_gpu.capturing = True
         cases.run(device, long, CASE.causal)
 
@@ -278,11 +305,12 @@ class TestCompile:
         source = compile.SOURCE.read_text(encoding="utf-8")
         code, used = compile.compile_source(source, VARIANT, "sm_80")
         assert code.startswith(b"\x7fELF")
-        assert set(used) == {"attention_forward", "attention_backward_q", "attention_backward_kv"}
-        for usage in used.values():
+        assert set(used) == set(compile.kernel_names())
+        for name, usage in used.items():
             assert 0 < usage.registers <= 255
             assert usage.spill_bytes == usage.stack_bytes == 0
-            assert usage.shared_bytes >= 64 * 16 * 4  # a tile of 64 keys and values of 8 floats
+            tile = 0 if name == "attention_naive" else 32 * 16 * 4  # 32 keys and values of 8 floats
+            assert usage.shared_bytes >= tile
 
     def test_spills_are_seen(self) -> None:
         log = (
@@ -332,9 +360,10 @@ class TestCompile:
     @pytest.mark.parametrize("architecture", compile.ARCHITECTURES)
     def test_every_architecture(self, architecture: str) -> None:
         source = compile.SOURCE.read_text(encoding="utf-8")
-        for variant in (Variant("float", 16, 16, 4), Variant("bfloat16", 64, 32, 1)):
+        for variant in (Variant("float", 16, 16, 2), Variant("bfloat16", 64, 32, 1)):
             _, used = compile.compile_source(source, variant, architecture)
-            assert [usage.spill_bytes for usage in used.values()] == [0, 0, 0]
+            assert {name: usage.spill_bytes for name, usage in used.items()} == dict.fromkeys(used, 0)
+            assert used["attention_forward"].registers <= 128  # 16 warps on a multiprocessor
 
 
 class TestCache:
