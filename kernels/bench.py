@@ -188,7 +188,7 @@ def predict(one: Shape, plan: Launch, found: list[machine_code.Loop], rates: Rat
 
     Left out: what runs once a tile (copying it) or once a row, and waiting.
     """
-    kernel, heads = plan.kernel, one.batch * one.heads
+    kernel = plan.kernel
     lanes = launch.lanes(kernel, one.d_k, one.d_v)
     rows = launch.used_rows(kernel, plan.variant.rows, one.d_k, one.d_v)
     chunk = max(4, lanes)  # FORWARD_CHUNK and BACKWARD_CHUNK in attention.cu
@@ -198,18 +198,20 @@ def predict(one: Shape, plan: Launch, found: list[machine_code.Loop], rates: Rat
     if kernel == "attention_backward":
         numbers -= one.d_k  # dQ has a loop of its own
     useful = rows * chunk * numbers / lanes  # multiply-adds of a thread in one pass of the main loop
-    passes = streamed / chunk
+    passes: float = streamed / chunk
     if one.causal:
         passes *= (owned + chunk) / 2 / owned
     main = found[0]
-    instructions, shared, special = (passes * x for x in (main.instructions, main.shared_cycles, main.special))
+    instructions, shared, special = (
+        passes * x for x in (main.instructions, main.shared_cycles, main.special)
+    )
     if kernel == "attention_backward":  # a thread computes 4 x 4 numbers of dQ, one key after the other
         second = found[1]
         share = one.n * one.m * one.d_k / plan.threads / second.multiply_adds  # passes of each thread
         instructions += share * second.instructions
         shared += share * second.shared_cycles
     warps = plan.threads // 32
-    busiest = math.ceil(plan.blocks / rates.multiprocessors) * warps
+    busiest: float = math.ceil(plan.blocks / rates.multiprocessors) * warps
     if one.causal:  # the longest blocks start first, and short ones fill the gaps
         busiest = max(warps, plan.blocks * warps / rates.multiprocessors)
     cycles = {"instructions": instructions / 4, "shared": shared, "special": 2 * special}
@@ -228,23 +230,48 @@ def print_predictions(architecture: str, rates: Rates) -> None:
         f"\nPREDICTED for {rates.multiprocessors} multiprocessors at {rates.hertz / 1e9:g} GHz and "
         f"{rates.bytes_per_second / 1e9:g} GB/s; nothing here is measured."
     )
-    print("Microseconds: bytes and arithmetic are limits; instr(uctions), shared memory and special functions")
-    print("are those of the innermost loops. predicted is the largest but for arithmetic, which instr contains.")
-    print("i/fma: instructions of the main loop for each useful multiply-add, no mask. warps: resident at once.")
-    columns = ("bytes", "arith", "instr", "shared", "special", "predicted", "/bytes", "/arith", "i/fma", "warps")
+    print(
+        "Microseconds: bytes and arithmetic are limits; instr(uctions), shared memory and special functions"
+    )
+    print(
+        "are those of the innermost loops. predicted is the largest but for arithmetic, which instr contains."
+    )
+    print(
+        "i/fma: instructions of the main loop for each useful multiply-add, no mask. warps: resident at once."
+    )
+    columns = (
+        "bytes",
+        "arith",
+        "instr",
+        "shared",
+        "special",
+        "predicted",
+        "/bytes",
+        "/arith",
+        "i/fma",
+        "warps",
+    )
     print(f"{'shape':42} {'launch':23}{'blocks':>7}x{'thr':3} " + " ".join(f"{name:>9}" for name in columns))
     for name, backward in itertools.product(SHAPES, (False, True)):
         one = shape(name, torch.float32)
         for plan in one.launches(backward, rates.multiprocessors):
             code, used = compile.compile_source(source, plan.variant, architecture)
             found = predict(one, plan, machine_code.loops(code)[plan.kernel], rates)
-            times = (found.bytes, found.arithmetic, found.instructions, found.shared, found.special, found.seconds)
+            times = (
+                found.bytes,
+                found.arithmetic,
+                found.instructions,
+                found.shared,
+                found.special,
+                found.seconds,
+            )
             ratios = (found.seconds / found.bytes, found.seconds / found.arithmetic)
             cells = [f"{1e6 * x:9.1f}" for x in times] + [f"{x:8.1f}x" for x in ratios]
             warps = resident_warps(used[plan.kernel], plan.threads, architecture)
             print(
                 f"{name:42} {plan.kernel.removeprefix('attention_'):12} by {found.bound:12}"[:66]
-                + f"{plan.blocks:7}x{plan.threads:3} {' '.join(cells)} {found.per_multiply_add:9.2f} {warps:9}",
+                + f"{plan.blocks:7}x{plan.threads:3} {' '.join(cells)} "
+                f"{found.per_multiply_add:9.2f} {warps:9}",
                 flush=True,
             )
 

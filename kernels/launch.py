@@ -183,7 +183,10 @@ def plan(
 
 
 def plan_all_keys(dtype: torch.dtype, heads: int, n: int, m: int, d_k: int, d_v: int) -> Launch | None:
-    """The launch of `attention_backward`, a block a head; None where n > 128 or a block has no room for m keys."""
+    """The launch of `attention_backward`, a block a head.
+
+    None where n > 128, or where a block has no room for m keys.
+    """
     size = accumulate_type(dtype).itemsize
     rows_per_warp = WARP // lanes("attention_backward", d_k, d_v)
     rows = 1 if size == 8 or max(d_k, d_v) > 64 or m <= rows_per_warp else 2

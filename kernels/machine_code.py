@@ -1,4 +1,4 @@
-"""What the machine code of attention.cu executes: the instructions of its innermost loops, by NVIDIA's nvdisasm."""
+"""The instructions in the innermost loops of attention.cu, read from machine code by NVIDIA's nvdisasm."""
 
 import collections
 import dataclasses
@@ -57,7 +57,9 @@ def disassembler() -> str:
     for folder in spec.submodule_search_locations or [] if spec else []:
         for path in pathlib.Path(folder).glob("cu*/bin/nvdisasm"):
             return str(path)
-    raise DisassemblerError("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm (in the extra `dev`)")
+    raise DisassemblerError(
+        "nvdisasm is not installed: pip install nvidia-cuda-nvdisasm (in the extra `dev`)"
+    )
 
 
 def loops(cubin: bytes) -> dict[str, list[Loop]]:
@@ -77,7 +79,9 @@ def _loops(section: str) -> list[Loop]:
     following = [_following(at, text, labels) for at, text in enumerate(code)]
     ends = [(to, at) for at, all_to in enumerate(following) for to in all_to if to <= at]
     innermost = [
-        (start, end) for start, end in ends if not any(start <= a and b < end or start < a and b <= end for a, b in ends)
+        (start, end)
+        for start, end in ends
+        if not any(start <= a <= b <= end and (a, b) != (start, end) for a, b in ends)
     ]
     ways = (_shortest_way(following, start, end) for start, end in innermost)
     found = [Loop(collections.Counter(_name(code[at]) for at in way)) for way in ways if way]
