@@ -198,7 +198,7 @@ def _bounds(
     """The least time by bytes and by operations, and ours as multiples of it and of PyTorch's best."""
     size = job.size
     kernels = ["attention_forward"]
-    kernels += ["attention_backward_q", "attention_backward_kv"] if job.backward else []
+    kernels += [plan.kernel for plan in size.launches(backward=True)] if job.backward else []
     moved = sum(size.least_bytes(kernel) for kernel in kernels)
     moved += (
         job.weights * (1 + job.backward) * size.batch * size.heads * size.n * size.m * size.dtype.itemsize

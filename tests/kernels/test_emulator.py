@@ -29,9 +29,9 @@ def broken(folder: pathlib.Path, old: str, new: str, occurrence: int = 0) -> pat
         ("0xffffffff, x", "1u << threadIdx.x % 32, x", "which is not in it"),
         ("0xffffffff, x, step", "threadIdx.x % 2 ? 0xffffffff : 0x7fffffff, x, step", "mask 0x"),
         ("first + row < end", "true", "touches byte .* of `k`"),
-        ("&tile[first + c]", "&tile[TILE]", "index .* is outside its array"),
-        ("p.q.at(at.batch, at.head, at.row(r)), at.lane)", "p.q.data - 8, at.lane)", "touches byte -"),
-        ("store_part<D_V>(p.out.at", "store_part<D_V>(p.v.at", "is read-only"),
+        ("&tile[first + (x ^ lane) + g * LANES]", "&tile[COUNT]", "index .* is outside its array"),
+        ("p.q.at(at.batch, at.head, at.row(r)), at.lane", "p.q.data - 8, at.lane", "touches byte -"),
+        ("store_part<D_V, LANES>(p.out.at", "store_part<D_V, LANES>(p.v.at", "is read-only"),
         ("p.log_sum_exp[at.query(p, at.row(r))] =", "auto unused =", "NaN"),
         (
             "vector_at<T, PACK>(rows.at(",

@@ -411,35 +411,3 @@ class TestWhole:
         whole.compare_sessions(visit, session(0), session(1e-6), 2, 8)
         with pytest.raises(Failed, match=r"2 tickets of 8 tokens: .*logits"):
             whole.compare_sessions(visit, session(0), session(1e-3), 2, 8)
-
-
-class TestStatic:
-    def test_operations_and_bytes_of_the_ticket_shape(self) -> None:
-        one = bench.shape("tickets, padded (1024, 4, 120, 16)", torch.float32)
-        assert one.operations("attention_forward") == 2 * 4096 * 120 * 120 * (16 + 16)
-        assert one.least_bytes("attention_forward") == 4096 * 4 * (4 * 120 * 16 + 2 * 120)
-        assert one.moved_bytes("attention_forward") == one.least_bytes(
-            "attention_forward"
-        )  # a block to a head
-        assert one.seconds("attention_forward", 1e9, 1e30) == one.least_bytes("attention_forward") / 1e9
-
-    def test_causal_halves_the_work(self) -> None:
-        one = bench.shape("decoder, causal (8, 12, 1024, 64)", torch.float32)
-        full = dataclasses.replace(one, causal=False)
-        ratio = one.operations("attention_forward") / full.operations("attention_forward")
-        assert ratio == pytest.approx(0.5, abs=0.001)
-
-    def test_occupancy(self) -> None:
-        usage = bench.compile.Usage(registers=255, stack_bytes=0, spill_bytes=0, shared_bytes=8192)
-        assert bench.resident_warps(usage, 32, "sm_90") == 8  # by registers: 65,536 / (256 * 32)
-        assert bench.resident_warps(usage, 128, "sm_90") == 8
-        small = dataclasses.replace(usage, registers=32, shared_bytes=16 * 1024)
-        assert bench.resident_warps(small, 128, "sm_75") == 16  # by shared memory: 4 blocks of 4 warps
-
-    def test_the_table_names_every_kernel(self, capsys: pytest.CaptureFixture[str]) -> None:
-        pytest.importorskip("cuda.core", reason="cuda-core is not installed")
-        assert bench.print_usage("sm_86", [(8, 8)]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert len(lines) == 3 + 3 * 7 + 3  # a header; rows 1, 2 and 4 of three types, row 1 of float64
-        bench.print_predictions("sm_86", 1000, 10)
-        assert "PREDICTION, nothing here is measured" in capsys.readouterr().out
