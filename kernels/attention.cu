@@ -135,9 +135,9 @@ extern "C" __global__ void attention_naive(const Params p) {
 //    reads it back d_v + 1 times; for n = m = 1,024 that is 4 MB a head, and it is all gone.
 // 2. Tiles (load_tile): a block reads K and V once for all its rows, instead of once for each row.
 // 3. Several rows a thread and several keys at a time (dot, accumulate): a number read from shared memory feeds ROWS
-//    multiply-adds, and the multiply-adds of CHUNK keys do not wait for each other.
-// 4. Lanes: a long row is shared by several threads, so that every thread keeps its part in 128 registers and a
-//    multiprocessor holds 16 warps, which hide each other's waiting.
+//    multiply-adds, and those of different keys do not depend on each other.
+// 4. Lanes: a long row is shared by several threads, so that each thread needs registers for its part only and a
+//    multiprocessor holds 12 to 16 warps. While some wait, others compute.
 // 5. 2^x instead of e^x, with log2(e) in the scale of Q, and no test of the mask where all keys may be read: what is
 //    left beside the multiply-adds is a third of the instructions (`python -m kernels.bench --static` counts them).
 // 6. One backward kernel where a block holds all keys: scores and their gradients are computed once for dQ, dK and
@@ -146,13 +146,15 @@ extern "C" __global__ void attention_naive(const Params p) {
 constexpr int MAX_THREADS = 128, WARP = 32;
 constexpr int D = larger(D_K, D_V);
 // LANES: threads that share a row. A thread keeps 2 rows of 16 numbers for each of two matrices (forward), or of 8 for
-// each of four (backward): as much as fits 128 registers.
+// each of four (backward): 64 of its registers.
 constexpr int FORWARD_LANES = larger(1, D / 16), FORWARD_ROWS = ROWS;
 constexpr int BACKWARD_LANES = smaller(larger(1, D / 8), 8), BACKWARD_ROWS = D > 64 ? 1 : ROWS;
 // Streamed rows that a thread works on at once.
 constexpr int FORWARD_CHUNK = larger(4, FORWARD_LANES), BACKWARD_CHUNK = larger(4, BACKWARD_LANES);
-// Blocks of MAX_THREADS that a multiprocessor must have registers for: 16 warps forward, 12 backward; float64 8.
-constexpr int FORWARD_BLOCKS = sizeof(A) == 8 ? 2 : 4, BACKWARD_BLOCKS = sizeof(A) == 8 ? 2 : 3;
+// Blocks of MAX_THREADS that a multiprocessor must have registers for: 16 warps forward where a row is one thread's, 12
+// where lanes share it and backward, 8 for float64. With one more, some variants spill.
+constexpr int FORWARD_BLOCKS = sizeof(A) == 8 ? 2 : FORWARD_LANES == 1 ? 4 : 3;
+constexpr int BACKWARD_BLOCKS = sizeof(A) == 8 ? 2 : 3;
 constexpr int ROW_BYTES = (D_K + D_V) * sizeof(A);               // of one streamed row of both matrices
 constexpr int TILE = ROW_BYTES <= 256 ? 64 : ROW_BYTES <= 1024 ? 32 : 16;  // streamed rows in shared memory
 
@@ -173,8 +175,8 @@ template <int N, int LANES> constexpr int PART = N / LANES;
 template <int N, int LANES> constexpr int WIDTH = smaller(PART<N, LANES>, 4);
 template <int N, int LANES> constexpr int VECTORS = PART<N, LANES> / WIDTH<N, LANES>;
 
-// Moves as one load or store, of 16 bytes at most: the launcher promises no more alignment than that, and from sm_100 on
-// the compiler would move 32 bytes at once.
+// Moves as one load or store, of 16 bytes at most: the launcher promises no more alignment than that, and from sm_100
+// on the compiler would move 32 bytes at once.
 template <typename E, int N> struct alignas(smaller(16, sizeof(E) * N)) Vector { E x[N]; };
 template <typename E, int N> __device__ const Vector<E, N>& vector_at(const E* data) {
     return *reinterpret_cast<const Vector<E, N>*>(data);
@@ -262,7 +264,8 @@ template <int LANES> __device__ A sum_over_lanes(A x) {
 //     lane 0 has rows 0 1 2 3   gives 2 3 to lane 2   has 0 1   gives 1 to lane 1   has 0, summed over all lanes
 //     lane 1 has rows 1 0 3 2   gives 3 2 to lane 3   has 1 0   gives 0 to lane 0   has 1
 template <int N, int LANES, int R, int GROUPS, int COUNT>
-__device__ void dot(A (&dots)[R][GROUPS], const A (&rows)[R][PART<N, LANES>], const A (&tile)[COUNT][N], int first, int lane) {
+__device__ void dot(A (&dots)[R][GROUPS], const A (&rows)[R][PART<N, LANES>], const A (&tile)[COUNT][N], int first,
+                    int lane) {
     constexpr int W = WIDTH<N, LANES>;
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
