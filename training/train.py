@@ -33,6 +33,7 @@ from training.data.dataset import DataError, Dataset, Tickets, clean_columns, fi
 from training.export.bundle_builder import calibrate, uncalibrated_bundle, with_metrics
 from training.export.onnx_graph import to_onnx
 from training.fit import distributed
+from training.fit.device import CPU, DEVICE_NAMES, Device, DeviceError, choose_device
 from training.fit.loop import CheckpointError, Epoch
 from training.fit.trainer import find_teacher, make_tokenizer, train
 from training.recipe import LARGEST_SEED, MOST_EPOCHS, Recipe, RecipeError, load_recipe, recipe_names
@@ -67,6 +68,7 @@ def run(
     name: str,
     report: str = "texts",
     done: Sequence[dict[str, str]] = (),
+    device: Device = CPU,
 ) -> Run | None:
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
@@ -74,7 +76,7 @@ def run(
     errors. `done` are corrections that a person made before. With several processes
     (`training.fit.distributed`), ranks above 0 return None after training.
     """
-    teacher = find_teacher(recipe)
+    teacher = find_teacher(recipe, device)
     tokenizer = make_tokenizer(dataset, recipe, teacher)
     if tokenizer.vocab_size <= UNKNOWN_ID + 1:
         raise DataError(
@@ -83,7 +85,7 @@ def run(
         )
     print(outline(recipe, teacher is not None))
     work = out.with_name(f".{out.name}.training")
-    network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher)
+    network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher, device)
     if not all(math.isfinite(epoch.loss + epoch.valid_loss) for epoch in history):
         raise RecipeError(
             f"the loss is not a number any more: the learning rate {recipe.learning_rate} is too high"
@@ -284,6 +286,13 @@ def parser() -> argparse.ArgumentParser:
         help="texts: with what customers wrote; ids: tickets by id only; none: without baselines, robustness "
         "and label errors (default: texts)",
     )
+    made.add_argument(
+        "--device",
+        choices=DEVICE_NAMES,
+        default="auto",
+        help="auto: a GPU where PyTorch finds one, else the CPU; emulator: the CPU, with every attention "
+        "executed by attention.cu itself, thousands of times slower (default: auto)",
+    )
     made.add_argument("--name", help="the bundle's name (default: the name of its folder)")
     add_column_flags(made)
     checks = made.add_argument_group("checks")
@@ -328,6 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         BundleError,
         CheckpointError,
         DataError,
+        DeviceError,
         RecipeError,
         stopped="stopped; the same command continues after the last whole epoch",
     )
@@ -341,6 +351,7 @@ def command(options: argparse.Namespace) -> int:
     if options.epochs is not None:
         changes["max_train_tokens"] = 0  # --epochs overrides the token budget
     recipe = load_recipe(options.recipe, **changes)
+    device = choose_device(options.device)
     asked = options.out.resolve()
     out = free_place(asked)
     if out != asked:
@@ -355,7 +366,7 @@ def command(options: argparse.Namespace) -> int:
         f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
         f"{len(dataset.teams)} teams"
     )
-    result = run(dataset, recipe, out, name, options.report, done)
+    result = run(dataset, recipe, out, name, options.report, done, device)
     distributed.stop()
     if result is None:
         return 0

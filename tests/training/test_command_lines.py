@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pyarrow.parquet
 import pytest
 from training_examples import ticket_rows, write_csv
 
+from kernels import emulator
 from training import bench as bench_command
 from training import compare as compare_command
 from training import evaluate as evaluate_command
@@ -302,6 +304,26 @@ def test_a_learning_rate_that_breaks_the_loss_is_told(tickets_csv, tmp_path, cap
     assert train(tickets_csv(), tmp_path / "o") == REFUSED
     refused(capsys, "learning rate 0.001 is too high")
     assert not (tmp_path / "o").exists()
+
+
+def test_a_device_that_is_not_there_is_told(tickets_csv, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert train(tickets_csv(), tmp_path / "o", "--device", "cuda") == REFUSED
+    refused(capsys, "--device cuda", "finds no GPU here", "--device cpu")
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(emulator.compiler() is None, reason="the emulator needs a C++ compiler (g++)")
+def test_a_router_is_trained_by_the_kernel_itself(tickets_csv, tmp_path, capsys):
+    assert train(tickets_csv(60), tmp_path / "o", "--device", "emulator") == 0
+    said = capsys.readouterr().out
+    counted = re.search(
+        r"attention\.cu was launched ([\d,]+) times forward and ([\d,]+) times backward", said
+    )
+    assert counted
+    assert all(int(times.replace(",", "")) > 0 for times in counted.groups())
+    assert (tmp_path / "o" / "model.onnx").exists()
 
 
 # ------------------------------------------------------------------------------------- where it is written

@@ -18,7 +18,8 @@ import torch.distributed as dist
 def start() -> None:
     """Join the process group that torchrun set up; do nothing without torchrun."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        dist.init_process_group("gloo")
+        # Sums of tensors on the CPU go through gloo, those on GPUs through NCCL.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
 
 
 def stop() -> None:
@@ -34,6 +35,11 @@ def world_size() -> int:
 def rank() -> int:
     """The rank of this process; rank 0 writes files and prints."""
     return dist.get_rank() if dist.is_initialized() else 0
+
+
+def local_rank() -> int:
+    """The rank of this process among those of its machine, as torchrun gives it."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def local_rows(rows: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ from models.network import Network
 from models.tokenizer import UNKNOWN_ID
 from training.data.batches import TokenIds, batches_by_length
 from training.fit import distributed
+from training.fit.device import CPU, Device
 from training.recipe import Recipe
 
 EVALUATION_BATCH = 128
@@ -54,6 +55,15 @@ class Examples:
     soft: torch.Tensor | None = None
     trust: torch.Tensor | None = None
     vectors: torch.Tensor | None = None
+
+    def to(self, device: torch.device) -> "Examples":
+        """The same examples with their targets on `device`; the tokens stay, batches of them are moved."""
+        targets, *rest = (
+            None if values is None else values.to(device)
+            for values in (self.targets, self.soft, self.trust, self.vectors)
+        )
+        assert targets is not None
+        return Examples(self.tokens, targets, *rest)
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,10 @@ class Learner:
     def __init__(self, network: Network, recipe: Recipe, vector_size: int, steps: int) -> None:
         self.network, self.recipe, self.steps = network, recipe, steps
         self.step_number = 0
-        self.vector_head = nn.Linear(network.head.in_features, vector_size) if vector_size else None
+        self.vector_head = None
+        if vector_size:
+            device = network.head.weight.device
+            self.vector_head = nn.Linear(network.head.in_features, vector_size).to(device)
         matrices: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
         for module in (network, *([self.vector_head] if self.vector_head else [])):
@@ -166,11 +179,15 @@ def fit(
     identity: str,
     on_step: Callable[[Step], None] = lambda step: None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    device: Device = CPU,
 ) -> list[Epoch]:
-    """Train `network` in place and return its history.
+    """Train `network` in place on `device` and return its history; the network ends on the CPU.
 
-    Continues from `checkpoint` if that has the same `identity` (data, recipe, versions).
+    Continues from `checkpoint` if that has the same `identity` (data, recipe, versions), whatever
+    device it was written on.
     """
+    network.to(device.torch_device)
+    train, valid = train.to(device.torch_device), valid.to(device.torch_device)
     steps = recipe.epochs * math.ceil(len(train.tokens) / recipe.batch_size)
     vector_size = 0 if train.vectors is None else train.vectors.shape[1]
     learner = Learner(network, recipe, vector_size, steps)
@@ -179,15 +196,16 @@ def fit(
         print(f"continuing after epoch {len(history)}")
     for number in range(len(history) + 1, recipe.epochs + 1):
         started = time.perf_counter()
-        loss, accuracy = _one_epoch(learner, train, number, on_step)
-        valid_loss, valid_accuracy = measure(learner.best, valid)
+        with device.attention():
+            loss, accuracy = _one_epoch(learner, train, number, on_step)
+            valid_loss, valid_accuracy = measure(learner.best, valid)
         seconds = time.perf_counter() - started
         history.append(Epoch(number, loss, accuracy, valid_loss, valid_accuracy, seconds))
         if distributed.rank() == 0:
             _save(checkpoint, identity, learner, history)
         on_epoch(history[-1])
     network.load_state_dict(learner.best.state_dict())
-    network.eval()
+    network.cpu().eval()
     return history
 
 
@@ -208,7 +226,7 @@ def _one_epoch(
         if not len(local):
             learner.step(None)
             continue
-        pooled = network.pooled(ids[local])
+        pooled = network.pooled(ids[local].to(train.targets.device))
         logits = network.head(F.dropout(pooled, recipe.head_dropout))
         loss = _loss(learner, train, rows[local], pooled, logits) * (len(local) / len(rows))
         learner.step(loss)
@@ -271,14 +289,15 @@ def measure(network: nn.Module, examples: Examples) -> tuple[float, float]:
 
 @torch.no_grad()
 def predict(network: nn.Module, tokens: TokenIds) -> torch.Tensor:
-    """Logits (tickets, teams) in the order of the tickets."""
+    """Logits (tickets, teams) in the order of the tickets, on the device of the network."""
     network.eval()
+    device = next(network.parameters()).device
     pieces, order = [], []
     for rows in batches_by_length(tokens.lengths, EVALUATION_BATCH):
-        pieces.append(network(tokens.padded(rows)))
+        pieces.append(network(tokens.padded(rows).to(device)))
         order.append(rows)
     logits = torch.cat(pieces)
-    return logits[torch.from_numpy(np.argsort(np.concatenate(order)))]
+    return logits[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
 
 
 def _save(path: Path, identity: str, learner: Learner, history: list[Epoch]) -> None:
@@ -302,7 +321,8 @@ def _resume(path: Path, identity: str, learner: Learner) -> list[Epoch]:
     if not path.exists():
         return []
     try:
-        state = torch.load(path, weights_only=True)  # no pickled code runs
+        # No pickled code runs. `load` copies the tensors to the device of this run.
+        state = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # the loader's exceptions share no base class
         raise CheckpointError(
             f"{path} is not a checkpoint, delete it: {str(error).splitlines()[0]}"

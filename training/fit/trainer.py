@@ -13,6 +13,7 @@ from models.network import Network, NetworkConfig
 from models.tokenizer import Tokenizer, build_word_tokenizer, extend_vocabulary
 from training.data.batches import TokenIds
 from training.data.dataset import Dataset, fingerprint
+from training.fit.device import CPU, Device, LaunchCounter
 from training.fit.distributed import world_size
 from training.fit.loop import Epoch, Examples, fit
 from training.fit.progress import Progress
@@ -37,9 +38,9 @@ TOKENS_PER_WORD = 1.25  # of outlier text: keeps a ticket that is embedded in it
 NO_TICKET = -1  # row number of outlier text without a ticket
 
 
-def find_teacher(recipe: Recipe) -> Teacher | None:
+def find_teacher(recipe: Recipe, device: Device = CPU) -> Teacher | None:
     """The packaged encoder if the recipe wants it and it is installed."""
-    teacher = load_teacher() if recipe.teacher == "encoder" else None
+    teacher = load_teacher(device.torch_device) if recipe.teacher == "encoder" else None
     if recipe.teacher == "encoder" and teacher is None:
         print("no sentence encoder is installed (pip install larkfield-router[distill]): training without it")
     return teacher
@@ -57,6 +58,7 @@ def train(
     tokenizer: Tokenizer,
     checkpoint: Path,
     teacher: Teacher | None = None,
+    device: Device = CPU,
 ) -> tuple[Network, list[Epoch]]:
     """The trained network and its history; continues from the checkpoint of the same run."""
     torch.manual_seed(recipe.seed)
@@ -73,6 +75,7 @@ def train(
         train_examples = add_soft_labels(train_examples, dataset, recipe, reader, teacher)
         train_examples = add_outliers(train_examples, dataset, recipe, reader, teacher)
     recipe = within_budget(recipe, len(train_examples.tokens.flat))
+    launched = LaunchCounter()
     with Progress(recipe.epochs) as progress:
         history = fit(
             network,
@@ -83,7 +86,9 @@ def train(
             run_identity(dataset, recipe),
             on_step=progress.step,
             on_epoch=progress.epoch,
+            device=device,
         )
+    print(f"trained on: {device}; {launched}" if sum(launched.counts()) else f"trained on: {device}")
     if recipe.teacher != "none":
         materialize_embeddings(network)
     return network, history
