@@ -117,7 +117,11 @@ class TestEmulated:
         q, k, v, _ = example()
         broken = tmp_path / "broken.cu"
         source = emulator.KERNEL_SOURCE.read_text(encoding="utf-8")
-        broken.write_text(source.replace("dot * A(p.scale)", "dot"), encoding="utf-8")
+        scaled = (
+            "load_part<D_K, LANES>(q[r], p.q.at(at.batch, at.head, at.row(r)), at.lane, A(p.scale * LOG2_E))"
+        )
+        assert scaled in source
+        broken.write_text(source.replace(scaled, scaled.replace("p.scale * ", "")), encoding="utf-8")
         with emulated(source=broken):
             got = attention(q, k, v)
         assert not torch.allclose(got, attention(q, k, v), atol=1e-3)
