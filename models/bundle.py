@@ -96,6 +96,10 @@ class BundleConfig(_Strict):
         return self
 
 
+# A network of this project is a few megabytes; a larger file is a mistake, and would fill the memory.
+MOST_FILE_BYTES = 128 << 20
+
+
 @dataclass(frozen=True)
 class Bundle:
     """A verified bundle, ready to run: `session` takes `input_ids` and gives `logits`."""
@@ -295,7 +299,12 @@ def _read_file(name: str, folder: int) -> bytes:
     except PermissionError as error:
         raise BundleError(name, f"cannot be read: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as file:
-        return file.read()
+        content = file.read(MOST_FILE_BYTES + 1)
+    if len(content) > MOST_FILE_BYTES:
+        raise BundleError(
+            name, f"is larger than {MOST_FILE_BYTES >> 20} MB, more than a bundle's file may be"
+        )
+    return content
 
 
 def _parse_config(data: bytes) -> BundleConfig:

@@ -43,21 +43,24 @@ def main() -> int:
 
 
 def _start(settings: Settings) -> int:
-    # Only now the slow imports, so that a wrong flag is told at once.
+    # Only now the slow imports, so that a wrong flag is reported at once.
     from service.observe import logs
+    from service.observe.metrics import clear_gauges
     from service.process import supervisor, worker
 
     try:
-        port, listeners = supervisor.listeners(settings)
+        listener = worker.listen(settings.host, settings.port)
     except OSError as error:
         print(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", file=sys.stderr)
         return 2
-    greet(settings, port)
+    greet(settings, listener.getsockname()[1])
+    if settings.metrics_folder is not None:
+        clear_gauges(settings.metrics_folder)
     writer = logs.configure(settings.log_level)
     try:
         if settings.workers == 1:
-            return worker.serve(settings, listeners[0], writer)
-        return supervisor.Supervisor(settings, listeners).run()
+            return worker.serve(settings, listener, writer)
+        return supervisor.Supervisor(settings, listener).run()
     finally:
         writer.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,11 @@ def create_app(
     writer: Writer | None = None,
     on_load_failure: Callable[[], None] | None = None,
     bundle: Path | None = None,
+    copy: Path | None = None,
 ) -> Application:
     """The application of one worker; it loads its bundle in the background once it is started.
 
-    `bundle` is the folder to begin with, if it is not that of the settings.
+    `bundle` is the folder to begin with, if it is not that of the settings; `copy` is where it is read.
     """
     settings = settings or Settings()
     service = Service(settings, metrics or Metrics(settings.metrics_folder), writer)
@@ -96,18 +98,21 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_lifespan(service, bundle or settings.bundle, on_load_failure),
+        lifespan=_lifespan(service, bundle or settings.bundle, copy, on_load_failure),
     )
     app.include_router(routes.router)
     for part in PARTS:
         part.install(app, service)
+    service.metrics.reserve_space()
     return app
 
 
-def _lifespan(service: Service, bundle: Path, on_load_failure: Callable[[], None] | None) -> Any:
+def _lifespan(
+    service: Service, bundle: Path, copy: Path | None, on_load_failure: Callable[[], None] | None
+) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.create_task(_load(service, bundle, on_load_failure))
+        loading = asyncio.create_task(_load(service, bundle, copy, on_load_failure))
         publishing = asyncio.create_task(_publish(service))
         for start in service.on_start:
             start()
@@ -121,9 +126,13 @@ def _lifespan(service: Service, bundle: Path, on_load_failure: Callable[[], None
     return lifespan
 
 
-async def _load(service: Service, bundle: Path, on_failure: Callable[[], None] | None) -> None:
+async def _load(
+    service: Service, bundle: Path, copy: Path | None, on_failure: Callable[[], None] | None
+) -> None:
     try:
-        service.swap(await asyncio.to_thread(service.load, bundle))
+        runtime = await asyncio.to_thread(service.load, copy or bundle)
+        runtime.bundle = replace(runtime.bundle, folder=bundle)
+        service.swap(runtime)
     except Exception as error:
         log.error("the bundle was not loaded", extra={"reason": str(error)})
         if on_failure is not None:

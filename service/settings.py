@@ -70,6 +70,9 @@ class Settings(BaseSettings):
     )
     max_batch_tickets: int = Field(256, ge=1, description="Most tickets in one POST /route/batch.")
     max_batch_body_bytes: int = Field(8_388_608, ge=1024, description="Largest body of POST /route/batch.")
+    max_bytes_in_flight: int = Field(
+        67_108_864, ge=1024, description="Bodies of all requests in flight, per worker; beyond it 503."
+    )
     max_connections: int = Field(4096, ge=1, description="Open connections per worker; beyond it 503.")
     max_queue: int = Field(
         128, ge=1, description="Tickets accepted and not yet answered, per worker; beyond it 503."

@@ -179,7 +179,7 @@ class Health(BaseModel):
 class Readiness(BaseModel):
     """Whether tickets are answered, by which bundle, on which provider."""
 
-    status: Literal["ready", "loading", "draining"]
+    status: Literal["ready", "degraded", "loading", "draining"]
     model: ModelName | None = None
     provider: str | None = None
 

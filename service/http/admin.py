@@ -33,7 +33,8 @@ async def admin_reload(order: ReloadRequest, request: Request) -> ReloadResponse
     try:
         done = await reloader.reload(folder, order.previous)
     except Refused as refused:
-        service.metrics.reloads.labels("refused").inc()
+        if not refused.busy:
+            service.metrics.reloads.labels("refused").inc()
         log.warning("reload refused", extra={"reason": str(refused)})
         raise Problem(409, f"The bundle was refused, the old one stays. {refused}") from None
     runtime, previous = service.loaded(), service.previous

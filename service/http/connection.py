@@ -19,7 +19,7 @@ from service.inference.service import Service
 # While the service ends: time for a client that has connected to send its request.
 _LAST_SECONDS = 1.0
 # More than this that is no part of a body (headers, sizes of chunks, trailers) is refused.
-_MAX_BYTES_BETWEEN = 65_536
+_MAX_BYTES_BETWEEN = 32_768
 _UPGRADE = re.compile(rb"(\A|\r\n)upgrade:", re.IGNORECASE)
 
 

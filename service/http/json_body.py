@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from service.api.problems import not_as_expected
+
 T = TypeVar("T")
 
 _MARK = b"\xef\xbb\xbf"
@@ -21,9 +23,20 @@ _HALF = re.compile(rb"(?<!\\)((?:\\\\)*)\\u(?:%b(?!\\u%b)|(?<!\\u%b\\u)%b)" % (_
 _MOST_BYTES = 1_048_576
 
 
-def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
-    """What `parse` makes of a body; its ValueError where it cannot, and nothing could be mended."""
+# A ticket has five fields at most. A body with many more values, each of which becomes an object and each
+# wrong one an error, would keep the event loop busy for seconds.
+MOST_VALUES = 96
+_SMALL_BYTES = 4096
+
+
+def parsed(parse: Callable[[bytes], T], body: bytes, most_values: int = MOST_VALUES) -> T:
+    """What `parse` makes of a body; its ValueError where it cannot and nothing could be mended.
+
+    Problem 422 for a body with more than about `most_values` values.
+    """
     body = body.removeprefix(_MARK)
+    if len(body) > _SMALL_BYTES:
+        _bound_values(body, most_values)
     try:
         return parse(body)
     except ValueError:
@@ -31,6 +44,17 @@ def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
         if mended == body:
             raise
     return parse(mended)
+
+
+def _bound_values(body: bytes, most: int) -> None:
+    """Count strings and the marks between them, by whole passes over the bytes, which may be megabytes."""
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = plain.count(b'"') // 2
+    if marks <= 2 * most:  # a field is two strings, a colon and a comma
+        between = b"".join(plain.split(b'"')[::2])
+        marks = sum(map(between.count, (b"[", b"{", b",", b":")))
+    if marks > 2 * most:
+        raise not_as_expected([{"field": "body", "message": f"has more than {most} fields and values"}])
 
 
 def without_halves(body: bytes) -> bytes:

@@ -23,6 +23,8 @@ from service.observe.logs import stamp
 log = logging.getLogger("larkfield.http")
 
 JSON, JSON_LINES = b"application/json", b"application/x-ndjson"
+# Bodies that the framework reads. A folder's name is the longest thing in them.
+SMALL_BODY_BYTES = 32_768
 # Probes and scrapes are counted and not logged.
 _QUIET = frozenset({"/healthz", "/readyz", "/openapi.json", "/metrics"})
 
@@ -39,19 +41,20 @@ class Rules:
 def rules_of(service: Service) -> dict[str, Rules]:
     """The rules by path, or by prefix where the path ends in `*`; the entry `*` is for all others."""
     settings = service.settings
-    body, open_to_all = settings.max_body_bytes, Rules("none", None, settings.max_body_bytes)
+    body, open_to_all = settings.max_body_bytes, Rules("none", None, 0)
+    small = min(body, SMALL_BODY_BYTES)
     return {
         "/route": Rules("api", JSON, body),
         "/route/batch": Rules("api", JSON, settings.max_batch_body_bytes),
         "/route/stream": Rules("api", JSON_LINES, None),
-        "/feedback": Rules("api", JSON, body),
-        "/feedback/remove": Rules("api", JSON, body),
-        "/admin/*": Rules("admin", JSON, body),
-        "/metrics": Rules("api" if settings.metrics_need_key else "none", None, body),
+        "/feedback": Rules("api", JSON, small),
+        "/feedback/remove": Rules("api", JSON, small),
+        "/admin/*": Rules("admin", JSON, small),
+        "/metrics": Rules("api" if settings.metrics_need_key else "none", None, 0),
         "/healthz": open_to_all,
         "/readyz": open_to_all,
         "/openapi.json": open_to_all,
-        "*": Rules("api", None, body),
+        "*": Rules("api", None, small),
     }
 
 
@@ -65,7 +68,7 @@ class Exchange:
         self._service = service
         self._receive = receive
         self._send = send
-        self._left = 0
+        self._left = self._held = 0
         self.limit_bytes: int | None = None
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = request_id_of(self.headers.get(b"x-request-id"))
@@ -83,10 +86,17 @@ class Exchange:
         """The next part of the request; Problem 413 as soon as the body is longer than the limit."""
         message = await self._receive()
         if self.limit_bytes is not None:
-            self._left -= len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            self._left -= size
             if self._left < 0:
                 raise _too_large(self.limit_bytes)
+            self._service.admission.take_bytes(size)
+            self._held += size
         return message
+
+    def close(self) -> None:
+        """The request is answered: its body is no longer in flight."""
+        self._service.admission.release_bytes(self._held)
 
     async def body(self) -> bytes:
         """The whole body; Problem 413 when it is too large, 400 when the client left."""
@@ -156,6 +166,7 @@ class Middleware:
                 log.exception("unexpected error", extra={"request_id": exchange.request_id})
             await exchange.respond_problem(problem)
         finally:
+            exchange.close()
             service.in_flight -= not quiet
             route = path if handler is not None else getattr(scope.get("route"), "path", "other")
             answer = exchange.answer

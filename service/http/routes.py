@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from time import perf_counter
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from service.api.schema import (
     RouteResponse,
 )
 from service.api.schema import Problem as ProblemDocument
-from service.http.json_body import parsed
+from service.http.json_body import MOST_VALUES, parsed
 from service.http.middleware import JSON, JSON_LINES, Exchange, log_request
 from service.http.response import Headers
 from service.inference.service import Service
@@ -37,6 +37,8 @@ log = logging.getLogger("larkfield.http")
 BATCH_WINDOW = 16
 # Deadlines that such a ticket may take, because the others of its batch come before it.
 BATCH_PATIENCE = 4
+# Fields and values that a ticket of a batch may have on average; it needs four.
+FIELDS_PER_TICKET = 16
 _JSON = (b"content-type", JSON)
 _NUMBERS = orjson.OPT_SERIALIZE_NUMPY  # explanations hold numpy numbers
 
@@ -124,25 +126,31 @@ async def route_batch(request: Request) -> Response:
     """One result per ticket, in order. A ticket that is wrong gets a problem of its own."""
     service = service_of(request)
     await service.first_loaded()
-    batch = parsed(BatchRequest.model_validate_json, await request.body())
     most = service.settings.max_batch_tickets
+    most_values = MOST_VALUES + FIELDS_PER_TICKET * most
+    batch = parsed(BatchRequest.model_validate_json, await request.body(), most_values)
     if len(batch.tickets) > most:
         message = f"at most {most} tickets"
         raise Problem(422, f"tickets: {message}", errors=[{"field": "tickets", "message": message}])
-    window = asyncio.Semaphore(BATCH_WINDOW)
+    pieces = _batch(service, batch.tickets, id_of(request))
+    if request.scope["http_version"] == "1.0":  # which knows no answer in parts
+        return Response(b"".join([piece async for piece in pieces]), media_type=JSON.decode())
+    return _InParts(pieces, JSON)
 
-    async def one(place: int, ticket: Any) -> tuple[bool, dict[str, Any]]:
-        async with window:
-            return await route_one(service, ticket, f"{id_of(request)}-{place}", "batch")
 
-    results = await asyncio.gather(*(one(place, ticket) for place, ticket in enumerate(batch.tickets)))
-    routed = sum(good for good, _ in results)
-    body = {
-        "results": [document for _, document in results],
-        "routed": routed,
-        "failed": len(results) - routed,
-    }
-    return Response(orjson.dumps(body, option=_NUMBERS), media_type="application/json")
+async def _batch(service: Service, tickets: list[Any], request_id: str) -> AsyncIterator[bytes]:
+    """The answer to a batch, a result at a time: explanations of a whole batch would not fit in memory."""
+
+    async def each() -> AsyncIterator[Result]:
+        for place, ticket in enumerate(tickets):
+            yield route_one(service, ticket, f"{request_id}-{place}", "batch")
+
+    routed, separator = 0, b'{"results":['
+    async for good, result in _in_order(each()):
+        routed += good
+        yield separator + result
+        separator = b","
+    yield b'],"routed":%d,"failed":%d}' % (routed, len(tickets) - routed)
 
 
 @router.post(
@@ -165,50 +173,69 @@ async def route_stream(request: Request) -> Response:
     """A ticket per line in, a result per line out, in order, while the request is still being sent."""
     service = service_of(request)
     await service.first_loaded()
-    return _TwoWay(_stream(service, request))
+    if request.scope["http_version"] == "1.0":
+        raise Problem(505, "The answer comes in parts, for which HTTP/1.1 is needed.", close=True)
+    return _InParts(_stream(service, request), JSON_LINES)
 
 
-class _TwoWay(Response):
-    """A response that is sent while its request still arrives.
+class _InParts(Response):
+    """A response that is sent part by part, also while its request still arrives.
 
     Starlette's StreamingResponse would read the request's messages too, to see the client leave.
     """
 
-    media_type = "application/x-ndjson"
-
-    def __init__(self, lines: AsyncIterator[bytes]) -> None:
+    def __init__(self, parts: AsyncIterator[bytes], content_type: bytes) -> None:
         super().__init__()
-        self._lines = lines
-        self.raw_headers = [(b"content-type", JSON_LINES)]
+        self._parts = parts
+        self.raw_headers = [(b"content-type", content_type)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for line in self._lines:
-            await send({"type": "http.response.body", "body": line, "more_body": True})
+        async for part in self._parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _stream(service: Service, request: Request) -> AsyncIterator[bytes]:
-    waiting: asyncio.Queue[asyncio.Task[tuple[bool, dict[str, Any]]] | None] = asyncio.Queue(BATCH_WINDOW)
+Result = Coroutine[Any, Any, tuple[bool, bytes]]
 
-    async def read() -> None:
+
+async def _in_order(work: AsyncIterator[Result]) -> AsyncIterator[tuple[bool, bytes]]:
+    """Results in the order of the work, of which BATCH_WINDOW pieces run or wait to be sent at a time."""
+    waiting: asyncio.Queue[asyncio.Task[tuple[bool, bytes]] | None] = asyncio.Queue(BATCH_WINDOW)
+
+    async def start() -> None:
         try:
-            place = 0
-            async for line in _lines(request, service.settings.max_body_bytes):
-                ticket = line if isinstance(line, Problem) else _parsed(line)
-                job = route_one(service, ticket, f"{id_of(request)}-{place}", "stream")
-                await waiting.put(asyncio.ensure_future(job))
-                place += 1
+            async for each in work:
+                await waiting.put(asyncio.ensure_future(each))
         finally:
             await waiting.put(None)
 
-    reader = asyncio.ensure_future(read())
+    starting = asyncio.ensure_future(start())
     try:
         while (task := await waiting.get()) is not None:
-            _, document = await task
-            yield orjson.dumps(document, option=_NUMBERS | orjson.OPT_APPEND_NEWLINE)
+            yield await task
     finally:
-        reader.cancel()
+        starting.cancel()
+
+
+async def _stream(service: Service, request: Request) -> AsyncIterator[bytes]:
+    async def each() -> AsyncIterator[Result]:
+        place = 0
+        async for line in _lines(request, service.settings.max_body_bytes):
+            size = 0 if isinstance(line, Problem) else len(line)
+            await service.admission.wait_for_bytes(size)
+            ticket = line if isinstance(line, Problem) else _parsed(line)
+            yield one(ticket, size, f"{id_of(request)}-{place}")
+            place += 1
+
+    async def one(ticket: Any, size: int, request_id: str) -> tuple[bool, bytes]:
+        try:
+            return await route_one(service, ticket, request_id, "stream")
+        finally:
+            service.admission.release_bytes(size)
+
+    async for _, result in _in_order(each()):
+        yield result + b"\n"
 
 
 async def _lines(request: Request, limit_bytes: int) -> AsyncIterator[bytes | Problem]:
@@ -237,12 +264,12 @@ def _parsed(line: bytes) -> Any:
         return parsed(orjson.loads, line)
     except orjson.JSONDecodeError:
         return Problem(422, "The line is not valid JSON in UTF-8.")
+    except Problem as problem:
+        return problem
 
 
-async def route_one(
-    service: Service, ticket: Any, request_id: str, source: str
-) -> tuple[bool, dict[str, Any]]:
-    """One ticket of several: (True, answer) or (False, problem). It waits while no place is free."""
+async def route_one(service: Service, ticket: Any, request_id: str, source: str) -> tuple[bool, bytes]:
+    """One ticket of several: (True, answer) or (False, problem) as JSON. It waits while no place is free."""
     began = perf_counter()
     patience_seconds = BATCH_PATIENCE * service.settings.deadline_seconds
     given_id = ticket.get("ticket_id") if isinstance(ticket, dict) else None
@@ -250,10 +277,11 @@ async def route_one(
         if isinstance(ticket, Problem):
             raise ticket
         request = RouteRequest.model_validate(ticket, strict=True)
+        _bound_text(request, service.settings.max_body_bytes)
         with await service.admission.batch_ticket(request, patience_seconds) as permit:
             later = perf_counter() + patience_seconds - service.settings.deadline_seconds
             answer = await service.answer(request, request_id, permit, began=later, source=source)
-        return True, answer.document()
+        return True, orjson.dumps(answer.document(), option=_NUMBERS)
     except Exception as error:
         problem = problem_of(error)
         if problem.status == 500:
@@ -261,7 +289,14 @@ async def route_one(
     service.metrics.requests.inc("/route/" + source + "#ticket", str(problem.status))
     document = problem.document(request_id)
     log_request(service, request_id, "/route/" + source, "POST", problem.status, began, None)
-    return False, {"ticket_id": str(given_id) if isinstance(given_id, str | int) else None, **document}
+    ticket_id = str(given_id) if isinstance(given_id, str | int) else None
+    return False, orjson.dumps({"ticket_id": ticket_id, **document})
+
+
+def _bound_text(ticket: RouteRequest, limit_bytes: int) -> None:
+    """Problem 413 for a text of a batch that POST /route would not take either."""
+    if 4 * len(ticket.text) > limit_bytes < len(ticket.text.encode("utf-8", "replace")):
+        raise Problem(413, f"The text is larger than {limit_bytes} bytes.")
 
 
 @router.get("/healthz", summary="The process is up", tags=["operation"], response_model=Health)
@@ -278,10 +313,12 @@ async def healthz() -> Response:
     responses={503: {"model": Readiness, "description": "The bundle is being loaded, or the end is near."}},
 )
 async def readyz(request: Request) -> Response:
-    """200 with the bundle and its provider; 503 while loading and after SIGTERM."""
+    """200 with the bundle and its provider, also while a worker is missing; 503 while loading and ending."""
     service = service_of(request)
     runtime = service.runtime
     status = "draining" if service.draining else "loading" if runtime is None else "ready"
+    if status == "ready" and service.missing_workers:
+        status = "degraded"
     body: dict[str, Any] = {"status": status}
     if runtime is not None:
         body["model"] = {"name": runtime.name, "version": runtime.version}
@@ -294,5 +331,8 @@ async def metrics(request: Request) -> Response:
     """All workers' metrics together, whichever answers."""
     service = service_of(request)
     service.publish()
-    text = await asyncio.to_thread(service.metrics.render)
+    try:
+        text = await asyncio.to_thread(service.metrics.render)
+    except (OSError, ValueError):
+        raise Problem(503, "The folder of the metrics is gone; restart the service to count again.") from None
     return Response(text, media_type=CONTENT_TYPE)

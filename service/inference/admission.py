@@ -7,15 +7,22 @@ texts, an explanation one among the explanations. All are taken together before 
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 from time import perf_counter
+from typing import NoReturn
 
 from service.api.problems import unavailable
 from service.api.schema import RouteRequest
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
+log = logging.getLogger("larkfield.admission")
+
 # Characters beyond which a text is cleaned and tokenized in a thread: that takes milliseconds.
 LONG_TEXT = 8_192
+# Open files that are no connections: libraries, the log, the metrics, databases, and refused connections.
+_OTHER_FILES = 256
 # Reason in the metrics, and what the client is told.
 _FULL = {
     "queue": "Too many tickets are waiting.",
@@ -23,6 +30,7 @@ _FULL = {
     "explanations": "Too many explanations are waiting.",
     "batch_explanations": "Too many explanations are waiting.",
     "connections": "Too many connections are open.",
+    "bytes": "The requests in flight are too large together.",
 }
 _REASONS = {"connections": "connections", "batch_explanations": "explanations_full"}
 
@@ -68,7 +76,8 @@ class Admission:
             "explanations": settings.max_explanations,
             # Of these, batches and streams take one at a time and leave the others to single tickets.
             "batch_explanations": 1,
-            "connections": settings.max_connections,
+            "connections": most_connections(settings.max_connections),
+            "bytes": settings.max_bytes_in_flight,
         }
         self.taken = dict.fromkeys(self.limits, 0)
 
@@ -91,6 +100,22 @@ class Admission:
             pause = min(0.1, pause * 2)
         return self._take(kinds)
 
+    def take_bytes(self, number: int) -> None:
+        """Count bytes of a request's body; Problem 503 when all bodies together are too large."""
+        if self.taken["bytes"] + number > self.limits["bytes"]:
+            self._refuse("bytes")
+        self.taken["bytes"] += number
+
+    async def wait_for_bytes(self, number: int) -> None:
+        """The same for a line of a stream, which waits until the others are answered."""
+        while self.taken["bytes"] + number > self.limits["bytes"]:
+            await asyncio.sleep(0.01)
+        self.taken["bytes"] += number
+
+    def release_bytes(self, number: int) -> None:
+        """Give back what was counted, once the request is answered."""
+        self.taken["bytes"] -= number
+
     def _full(self, kinds: list[str]) -> str | None:
         """The first kind that has no place left."""
         return next((kind for kind in kinds if self.taken[kind] >= self.limits[kind]), None)
@@ -98,11 +123,27 @@ class Admission:
     def _take(self, kinds: list[str]) -> Permit:
         full = self._full(kinds)
         if full is not None:
-            self._metrics.refused.inc(_REASONS.get(full, f"{full}_full"))
-            raise unavailable(_FULL[full], self._retry_after_seconds)
+            self._refuse(full)
         for kind in kinds:
             self.taken[kind] += 1
         return Permit(self, kinds)
+
+    def _refuse(self, kind: str) -> NoReturn:
+        self._metrics.refused.inc(_REASONS.get(kind, f"{kind}_full"))
+        raise unavailable(_FULL[kind], self._retry_after_seconds)
+
+
+def most_connections(wanted: int) -> int:
+    """Connections that this process can hold: each is an open file, of which the system limits the number."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY or wanted <= files - _OTHER_FILES:
+        return wanted
+    possible = max(1, files - _OTHER_FILES)
+    log.warning(
+        "fewer connections than LARKFIELD_MAX_CONNECTIONS: the limit of open files is low",
+        extra={"connections": possible, "open_files": files},
+    )
+    return possible
 
 
 def _kinds(ticket: RouteRequest) -> list[str]:

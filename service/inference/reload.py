@@ -19,9 +19,16 @@ from service.inference.service import Service
 
 log = logging.getLogger("larkfield.reload")
 
+UNDER_WAY = "another reload is under way"
+_MOST_PAUSE_SECONDS = 60.0
+
 
 class Refused(Exception):
-    """A reload that did not happen, and why."""
+    """A reload that did not happen, and why; `busy`: only because another one is under way."""
+
+    def __init__(self, reason: str, busy: bool = False) -> None:
+        super().__init__(reason)
+        self.busy = busy
 
 
 class Reloader:
@@ -68,7 +75,7 @@ class Reloader:
             }
         )
         if answer.get("error"):
-            raise Refused(answer["error"])
+            raise Refused(answer["error"], busy=answer["error"] == UNDER_WAY)
         return {"workers": answer["workers"]}
 
     def _resolved(self, folder: Path | None) -> Path:
@@ -116,17 +123,23 @@ class Reloader:
     async def _look(self) -> None:
         """Reload when the bundle's folder leads elsewhere or its config was replaced."""
         settings = self._service.settings
-        seen = await asyncio.to_thread(identity, settings.bundle)
+        seen = refused_before = await asyncio.to_thread(identity, settings.bundle)
+        pause = settings.bundle_watch_seconds
         while True:
-            await asyncio.sleep(settings.bundle_watch_seconds)
+            await asyncio.sleep(pause)
             now = await asyncio.to_thread(identity, settings.bundle)
             if now == seen or now is None or self._service.draining:
                 continue
-            seen = now
             try:
                 await self.reload(settings.bundle, previous=False)
-            except Refused as refused:
-                self._service.metrics.reloads.labels("refused").inc()
+                seen, pause = now, settings.bundle_watch_seconds
+            except Refused as refused:  # it may still be copied: it is tried again, more and more slowly
+                if now == refused_before:
+                    pause = max(pause, min(2 * pause, _MOST_PAUSE_SECONDS))
+                    continue
+                refused_before, pause = now, settings.bundle_watch_seconds
+                if not refused.busy:
+                    self._service.metrics.reloads.labels("refused").inc()
                 log.warning("the changed bundle was refused", extra={"reason": str(refused)})
 
 

@@ -107,6 +107,7 @@ class Service:
     runtime: Runtime | None = None
     previous: Runtime | None = None
     draining: bool = False
+    missing_workers: int = 0  # of the whole service
     explainers: dict[str, Explainer] = field(default_factory=dict)
     observers: list[Observer] = field(default_factory=list)
     on_swap: list[Callable[[Runtime], None]] = field(default_factory=list)
@@ -152,6 +153,7 @@ class Service:
         metrics.queue_depth.set(self.engine.depth)
         metrics.queue_limit.set(self.settings.max_queue)
         metrics.ready.set(int(self.ready))
+        metrics.missing.set(self.missing_workers)
         metrics.memory.set(resident_bytes())
         metrics.connections.set(self.admission.taken["connections"])
         if self.writer is not None and self.writer.dropped > self._lines_dropped:

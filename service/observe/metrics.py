@@ -9,7 +9,9 @@ Label values come from the bundle and from the code, never from a ticket.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from bisect import bisect_left
 from pathlib import Path
 from typing import Any, get_args
@@ -20,10 +22,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from models.decision import Reason
-from service.observe.temporary_folder import Scratch
+from service.observe.temporary_folder import TemporaryFolder
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
-SCRATCH = "larkfield-metrics-"
+PREFIX = "larkfield-metrics-"
+
+_SPACE_BYTES = 16 << 20  # of one worker's files, and some room
 
 # 0.1 ms to 5 s; a stage can be shorter than a request.
 _REQUEST_SECONDS = [1e-4 * x for x in (1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 350, 500)]
@@ -42,6 +46,7 @@ REFUSALS = (
     "queue_full",
     "explanations_full",
     "long_texts_full",
+    "bytes_full",
     "deadline",
     "connections",
     "slow",
@@ -54,12 +59,12 @@ class Metrics:
     """Every metric of one worker, and the text of all workers together."""
 
     def __init__(self, folder: Path | None = None, worker: int = 0) -> None:
-        self._own = Scratch(SCRATCH) if folder is None else None
+        self._own = TemporaryFolder(PREFIX) if folder is None else None
         self.folder = self._own.path if self._own else Path(folder or "")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.worker = worker
-        for stale in self.folder.glob(f"gauge_*_{worker}.db"):
-            stale.unlink()
+        _require_space(self.folder)
+        clear_gauges(self.folder, worker)
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self.folder)
         prometheus_client.values.ValueClass = prometheus_client.values.MultiProcessValue(lambda: worker)
         self._define_requests()
@@ -123,6 +128,9 @@ class Metrics:
         for outcome in RELOADS:
             self.reloads.labels(outcome)
         self.ready = self.gauge("ready_workers", "Workers that answer tickets.")
+        self.missing = self.gauge(
+            "missing_workers", "Workers that ended and are not yet replaced.", across="livemax"
+        )
         self.memory = self.gauge("worker_memory_bytes", "Resident memory of a worker.", across="liveall")
         self.logs_dropped = self.counter("log_lines_dropped", "Log lines that nobody read in time.")
 
@@ -142,6 +150,12 @@ class Metrics:
             self.histogram("unknown_token_ratio", "Share of a ticket's tokens that are unknown.", _RATIO)
         )
 
+    def reserve_space(self) -> None:
+        """Reserve the blocks of this worker's files: a write to a page without one ends the process."""
+        for path in self.folder.glob(f"*_{self.worker}.db"):
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
     def expect(self, teams: list[str]) -> None:
         """Begin to count each team at 0, so that its first ticket is seen as a growth."""
         self.predictions.start(*((team, decision) for team in teams for decision in ("route", "review")))
@@ -151,6 +165,22 @@ class Metrics:
         registry = CollectorRegistry()
         MultiProcessCollector(registry, path=str(self.folder))
         return prometheus_client.generate_latest(registry)
+
+
+def clear_gauges(folder: Path, worker: int | str = "*") -> None:
+    """Forget the gauges of a worker that ended, or of all; what was counted stays.
+
+    The files are kept and zeroed, because a new one may find no space.
+    """
+    for path in folder.glob(f"gauge_*_{worker}.db"):
+        with path.open("r+b") as file:
+            file.write(bytes(os.fstat(file.fileno()).st_size))
+
+
+def _require_space(folder: Path) -> None:
+    """OSError where the folder's disk has no space for the metrics' files."""
+    if not any(folder.glob("*.db")) and shutil.disk_usage(folder).free < _SPACE_BYTES:
+        raise OSError(errno.ENOSPC, f"the metrics need {_SPACE_BYTES >> 20} MB of disk space", str(folder))
 
 
 class DirectMetric:

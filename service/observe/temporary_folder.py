@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive who made them, even if that is killed.
+"""Temporary folders that are removed even if the process that made them is killed.
 
 A folder is held by a lock on a file inside. The kernel frees the lock with the last process that has it,
 however that ends; a folder whose lock is free was left behind, and is removed by the next one that is made.
@@ -17,7 +17,7 @@ from pathlib import Path
 _LOCK = "held"
 
 
-class Scratch:
+class TemporaryFolder:
     """A temporary folder of this process, and of those that get its descriptor `lock`.
 
     `remove()` takes it away; so does the end of the process, or of the last reference to this.

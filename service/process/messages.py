@@ -35,8 +35,8 @@ class Lines:
         return [json.loads(line) for line in lines if line]
 
 
-class WorkerEnd:
-    """The worker's end: asks the supervisor, answers it, and notices when it is gone."""
+class SupervisorChannel:
+    """A worker's connection to the supervisor: questions, answers, orders, and the supervisor's end."""
 
     def __init__(self, channel: socket.socket, handle: Callable[[Message], Awaitable[None]]) -> None:
         self._channel = channel

@@ -1,9 +1,9 @@
 """Several workers on one port: started, watched, replaced, told to switch bundles together, ended together.
 
-Each worker number has a listening socket of its own (SO_REUSEPORT: the kernel spreads connections over
-them), and the supervisor keeps them all open. A worker that dies loses only what it was answering: what waits
-at its socket is taken by the worker that replaces it. The supervisor answers no request, so none can break
-it.
+All workers accept from one listening socket, which the supervisor keeps open. A worker that dies loses only
+what it was answering: new connections go to the others. The supervisor answers no request, so none can break
+it. It keeps a copy of the bundle that is served, so that a replacement serves what the others serve, whatever
+happens to the bundle's folder.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import monotonic
 from types import FrameType
 from typing import Any
 
-from service.observe.metrics import SCRATCH
-from service.observe.temporary_folder import Scratch
+from service.inference.reload import UNDER_WAY
+from service.observe.metrics import PREFIX, clear_gauges
+from service.observe.temporary_folder import TemporaryFolder
 from service.process.messages import Lines, Message, send
-from service.process.worker import CANNOT_SERVE, listen
+from service.process.worker import CANNOT_SERVE
 from service.settings import Settings
 
 log = logging.getLogger("larkfield.supervisor")
@@ -39,13 +40,13 @@ _MOST_PAUSE_SECONDS = 10.0
 
 @dataclass
 class Worker:
-    """One worker number: its socket stays, its process may change."""
+    """One worker number; its process may change."""
 
     number: int
-    listener: socket.socket
     process: subprocess.Popen[bytes] | None = None
     channel: socket.socket | None = None
     lines: Lines = field(default_factory=Lines)
+    ready: bool = False
     started: float = 0.0
     last_beat: float = 0.0
     pause: float = 0.0
@@ -54,7 +55,7 @@ class Worker:
 
 @dataclass
 class Reload:
-    """A switch of bundles under way: who asked, and whose word is still awaited."""
+    """A switch of bundles under way: who asked, and which workers have not answered yet."""
 
     asker: Worker
     question: int
@@ -69,9 +70,10 @@ class Reload:
 class Supervisor:
     """Runs until a signal; `run` returns the exit status."""
 
-    def __init__(self, settings: Settings, listeners: list[socket.socket]) -> None:
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
         self._settings = settings
-        self._workers = [Worker(number, listener) for number, listener in enumerate(listeners)]
+        self._listener = listener
+        self._workers = [Worker(number) for number in range(settings.workers)]
         self._selector = selectors.DefaultSelector()
         self._bundle = os.path.realpath(settings.bundle)
         self._previous: tuple[str, str | None] | None = None  # folder and digest
@@ -79,12 +81,17 @@ class Supervisor:
         self._reloads = 0
         self._ending = False
         self._failed = False
-        self._scratch = Scratch(SCRATCH) if settings.metrics_folder is None else None
-        self._folder = self._scratch.path if self._scratch else Path(settings.metrics_folder or "")
+        self._was_ready = False  # whether any worker ever was
+        self._told: tuple[int, int] | None = None
+        self._clock = 0.0  # seconds that this process was awake
+        self._last_tick = monotonic()
+        self._temporary = TemporaryFolder(PREFIX)
+        self._folder = settings.metrics_folder or self._temporary.path
+        self._copy = self._copied(self._bundle)
 
     def run(self) -> int:
-        """Start the workers and keep them until SIGTERM or SIGINT."""
-        for sig in (signal.SIGTERM, signal.SIGINT):
+        """Start the workers and keep them until SIGTERM, SIGINT or SIGHUP."""
+        for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(sig, self._on_signal)
         try:
             for worker in self._workers:
@@ -97,38 +104,61 @@ class Supervisor:
                 if worker.process is not None and worker.process.poll() is None:
                     worker.process.kill()
                     worker.process.wait()
-            if self._scratch is not None:
-                self._scratch.remove()
+            self._temporary.remove()
         return CANNOT_SERVE if self._failed else 0
 
     def _on_signal(self, sig: int, _: FrameType | None) -> None:
         log.info("ending", extra={"signal": signal.Signals(sig).name})
         self._ending = True
 
+    def _copied(self, bundle: str) -> str | None:
+        """A copy of a bundle's folder, for workers that are started later; None where it cannot be made."""
+        target = self._temporary.path / f"bundle-{self._reloads}"
+        try:
+            shutil.copytree(bundle, target)
+        except (OSError, shutil.Error) as error:
+            shutil.rmtree(target, ignore_errors=True)
+            log.warning("the bundle was not copied", extra={"reason": str(error)})
+            return None
+        for older in self._temporary.path.glob("bundle-*"):
+            if older != target:
+                shutil.rmtree(older, ignore_errors=True)
+        return str(target)
+
     def _start(self, worker: Worker) -> None:
         ours, theirs = socket.socketpair()
         environment = os.environ | {"LARKFIELD_METRICS_FOLDER": str(self._folder)}
         command = [sys.executable, "-m", "service.process.worker", str(worker.number)]
-        command += [str(worker.listener.fileno()), str(theirs.fileno()), self._bundle]
-        held = [self._scratch.lock] if self._scratch else []  # the folder stays as long as one of them does
+        command += [
+            str(self._listener.fileno()),
+            str(theirs.fileno()),
+            self._bundle,
+            self._copy or self._bundle,
+        ]
         worker.process = subprocess.Popen(
             command,
             env=environment,
-            pass_fds=(worker.listener.fileno(), theirs.fileno(), *held),
+            # With the folder's lock, the folder stays as long as one process uses it.
+            pass_fds=(self._listener.fileno(), theirs.fileno(), self._temporary.lock),
             start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then ends them in order
         )
         theirs.close()
-        worker.channel, worker.lines = ours, Lines()
-        worker.started = worker.last_beat = monotonic()
+        worker.channel, worker.lines, worker.ready = ours, Lines(), False
+        worker.started = worker.last_beat = self._clock
         self._selector.register(ours, selectors.EVENT_READ, worker)
         log.info("worker started", extra={"worker": worker.number, "pid": worker.process.pid})
 
     def _tick(self) -> None:
         for key, _ in self._selector.select(_TICK_SECONDS):
             self._read(key.data)
+        # The whole machine may have stood still (a closed lid, a migration): that is nobody's silence.
+        now = monotonic()
+        self._clock += min(now - self._last_tick, 2 * _TICK_SECONDS)
+        self._last_tick = now
         for worker in self._workers:
             self._look_after(worker)
-        if self._reload is not None and monotonic() > self._reload.until:
+        self._tell_readiness()
+        if self._reload is not None and now > self._reload.until:
             self._answer_reload("a worker did not answer in time")
 
     def _read(self, worker: Worker) -> None:
@@ -140,7 +170,7 @@ class Supervisor:
         if not data:
             self._close(worker)
             return
-        worker.last_beat = monotonic()
+        worker.last_beat = self._clock
         for message in worker.lines.feed(data):
             self._handle(worker, message)
 
@@ -149,49 +179,56 @@ class Supervisor:
             self._selector.unregister(worker.channel)
             worker.channel.close()
             worker.channel = None
+        worker.ready = False
         if self._reload is not None:
             self._heard(self._reload, worker, error=None)  # its replacement loads what is current then
 
     def _look_after(self, worker: Worker) -> None:
-        now = monotonic()
+        """Start a worker whose pause is over, kill one that is silent, replace one that ended."""
         if worker.process is None:
-            if now >= worker.start_at and not self._ending:
+            if self._clock >= worker.start_at and not self._ending:
                 self._start(worker)
             return
         status = worker.process.poll()
         if status is None:
-            if now - worker.last_beat > _BEAT_LOST_SECONDS:
+            if self._clock - worker.last_beat > _BEAT_LOST_SECONDS:
                 log.error("worker hangs, killed", extra={"worker": worker.number})
                 worker.process.kill()
             return
         self._close(worker)
         worker.process = None
-        self._forget_gauges(worker)
-        young = now - worker.started < _YOUNG_SECONDS
-        if status == CANNOT_SERVE and young:
+        clear_gauges(self._folder, worker.number)
+        if status == CANNOT_SERVE and not self._was_ready:
             self._failed = self._ending = True
             return
+        young = self._clock - worker.started < _YOUNG_SECONDS
         worker.pause = min(_MOST_PAUSE_SECONDS, max(0.1, worker.pause * 2)) if young else 0.0
-        worker.start_at = now + worker.pause
+        worker.start_at = self._clock + worker.pause
         log.error("worker ended, replaced", extra={"worker": worker.number, "status": status})
 
-    def _forget_gauges(self, worker: Worker) -> None:
-        """What a dead worker held open is no longer open; what it counted stays counted."""
-        for file in self._folder.glob(f"gauge_*_{worker.number}.db"):
-            file.unlink(missing_ok=True)
+    def _tell_readiness(self) -> None:
+        """Tell every worker how many are ready, when that changes after all were."""
+        ready = sum(worker.ready for worker in self._workers)
+        self._was_ready |= ready > 0
+        known = (ready, sum(worker.channel is not None for worker in self._workers))
+        if known != self._told and (self._told is not None or ready == len(self._workers)):
+            self._told = known
+            self._tell(self._workers, {"op": "readiness", "missing": len(self._workers) - ready})
 
     # ------------------------------------------------------------------------------------------ reload
 
     def _handle(self, worker: Worker, message: Message) -> None:
         operation = message["op"]
-        if operation == "reload":
+        if operation == "ready":
+            worker.ready = True
+        elif operation == "reload":
             self._begin_reload(worker, message)
         elif self._reload is not None and message.get("reload") == self._reloads:
             self._hear(self._reload, worker, message)
 
     def _begin_reload(self, worker: Worker, message: Message) -> None:
         if self._reload is not None:
-            self._reply(worker, message["question"], "another reload is under way")
+            self._reply(worker, message["question"], UNDER_WAY)
             return
         bundle, digest = message["bundle"], None
         if message["previous"]:
@@ -232,6 +269,7 @@ class Supervisor:
             living = [other for other in self._workers if other.channel is not None]
             reload.awaited = {other.number for other in living}
             self._previous, self._bundle = (self._bundle, reload.serving), reload.bundle
+            self._copy = self._copied(self._bundle)
             self._tell(living, {"op": "commit", "bundle": reload.bundle, "digest": reload.digest})
         else:
             self._answer_reload(None)
@@ -257,32 +295,15 @@ class Supervisor:
     # --------------------------------------------------------------------------------------------- end
 
     def _end(self) -> None:
-        """SIGTERM to every worker; each drains by itself. Those that do not end are killed."""
-        living = [worker for worker in self._workers if worker.process is not None]
-        for worker in living:
-            assert worker.process is not None
-            if worker.process.poll() is None:
-                worker.process.terminate()
+        """Tell every worker to end; each drains by itself. One that does not end in time is killed."""
+        self._tell(self._workers, {"op": "end"})
         until = monotonic() + self._settings.drain_seconds + self._settings.shutdown_seconds + 5.0
-        for worker in living:
-            assert worker.process is not None
+        for worker in self._workers:
+            if worker.process is None:
+                continue
             try:
                 worker.process.wait(max(0.1, until - monotonic()))
             except subprocess.TimeoutExpired:
                 log.error("worker did not end, killed", extra={"worker": worker.number})
                 worker.process.kill()
-        for worker in self._workers:
-            worker.listener.close()
-
-
-def listeners(settings: Settings) -> tuple[int, list[socket.socket]]:
-    """The port, and a listening socket for each worker; one shared by all where the kernel cannot spread."""
-    spread = sys.platform == "linux" and settings.workers > 1
-    if spread and settings.port:
-        # Sharing would also let a second service in unnoticed: whoever has the port already is told first.
-        listen(settings.host, settings.port).close()
-    first = listen(settings.host, settings.port, shared=spread)
-    port: int = first.getsockname()[1]
-    if not spread:
-        return port, [first] * settings.workers
-    return port, [first, *(listen(settings.host, port, shared=True) for _ in range(settings.workers - 1))]
+        self._listener.close()

@@ -1,11 +1,13 @@
-"""One worker process: a uvicorn server around the application, and an end at which nothing is lost."""
+"""One worker process: a uvicorn server around the application, which ends without losing a request."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
+import resource
 import signal
 import socket
 import struct
@@ -21,7 +23,7 @@ from service.inference.reload import Reloader
 from service.observe import logs
 from service.observe.logs import Writer
 from service.observe.metrics import Metrics
-from service.process.messages import Message, WorkerEnd
+from service.process.messages import Message, SupervisorChannel
 from service.settings import Settings
 
 log = logging.getLogger("larkfield.worker")
@@ -36,12 +38,15 @@ CANNOT_SERVE = 3
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's server; SIGTERM turns readiness red, waits, and only then closes the door."""
+    """Uvicorn's server. It first tells by its readiness that it ends, waits, and then accepts no more."""
 
-    def __init__(self, config: uvicorn.Config, app: Application, listener: socket.socket) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: Application, listener: socket.socket, alone: bool
+    ) -> None:
         super().__init__(config)
         self._service = app.state.service
         self._listener = listener
+        self._last = alone  # whether no other worker accepts connections after this one
         self._signalled = False
         self.failed = False
 
@@ -57,10 +62,15 @@ class Server(uvicorn.Server):
         self._signalled = True
         asyncio.get_running_loop().call_soon_threadsafe(self._drain, sig)
 
+    def end_with_all(self) -> None:
+        """Drain, because the whole service ends."""
+        self._last = True
+        self.handle_exit(signal.SIGTERM, None)
+
     def _drain(self, sig: int) -> None:
         self._service.drain()
         log.info("draining", extra={"signal": signal.Signals(sig).name})
-        wait = self._service.settings.drain_seconds if sig == signal.SIGTERM else 0.0
+        wait = 0.0 if sig == signal.SIGINT else self._service.settings.drain_seconds
         asyncio.get_running_loop().call_later(wait, setattr, self, "should_exit", True)
 
     def fail(self) -> None:
@@ -69,10 +79,14 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let no new connection begin, take in those that have, then end as uvicorn does."""
-        if refuse_new_connections(self._listener):
-            await asyncio.sleep(_HANDSHAKE_SECONDS)
-        await self._accept_the_rest()
+        """Let no new connection begin, accept those that have, then end as uvicorn does.
+
+        What waits at the socket is left to the other workers, if there are any.
+        """
+        if self._last:
+            if refuse_new_connections(self._listener):
+                await asyncio.sleep(_HANDSHAKE_SECONDS)
+            await self._accept_the_rest()
         await super().shutdown(sockets)
 
     async def _accept_the_rest(self) -> None:
@@ -98,12 +112,15 @@ def serve(
     number: int = 0,
     channel: socket.socket | None = None,
     bundle: Path | None = None,
+    copy: Path | None = None,
 ) -> int:
     """Serve until a signal comes; returns the exit status.
 
-    `channel` leads to the supervisor; `bundle` is the one to begin with, if not that of the settings.
+    `channel` leads to the supervisor. `bundle` is the one to begin with, if not that of the settings; it is
+    read from its `copy`, if there is one.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
+    raise_file_limit()
     holder: list[Server] = []
     app = create_app(
         settings,
@@ -111,6 +128,7 @@ def serve(
         writer=writer,
         on_load_failure=lambda: holder[0].fail(),
         bundle=bundle,
+        copy=copy,
     )
     config = uvicorn.Config(
         app,
@@ -126,18 +144,18 @@ def serve(
         timeout_graceful_shutdown=settings.shutdown_seconds,  # type: ignore[arg-type]
         backlog=2048,
     )
-    server = Server(config, app, listener)
+    server = Server(config, app, listener, alone=channel is None)
     holder.append(server)
     app.state.service.requests = server.server_state.tasks
-    app.state.service.on_start.append(_settle)
+    app.state.service.on_start.append(_freeze_objects)
     if channel is not None:
-        app.state.service.on_start.append(lambda: _join(app, server, channel))
+        app.state.service.on_start.append(lambda: _connect_supervisor(app, server, channel))
     server.run([listener])
     return CANNOT_SERVE if server.failed else 0
 
 
-def _settle() -> None:
-    """Leave out of every later garbage collection what was made for good at the start.
+def _freeze_objects() -> None:
+    """Leave what was made at the start out of every later garbage collection.
 
     A full collection over all modules takes tens of milliseconds, in the middle of some ticket.
     """
@@ -146,12 +164,21 @@ def _settle() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-def _join(app: Application, server: Server, channel: socket.socket) -> None:
+def _connect_supervisor(app: Application, server: Server, channel: socket.socket) -> None:
     """Listen to the supervisor, tell it that this worker lives, and end when it is gone."""
-    reloader: Reloader = app.state.reloader
-    supervisor = WorkerEnd(channel, lambda message: _follow(supervisor, reloader, message))
+    service, reloader = app.state.service, app.state.reloader
+
+    async def handle(message: Message) -> None:
+        if message["op"] == "end":
+            server.end_with_all()
+        elif message["op"] == "readiness":
+            service.missing_workers = message["missing"]
+        else:
+            await _follow(supervisor, reloader, message)
+
+    supervisor = SupervisorChannel(channel, handle)
     reloader.ask_supervisor = supervisor.ask
-    supervisor.open(on_lost=lambda: server.handle_exit(signal.SIGTERM, None))
+    supervisor.open(on_lost=server.end_with_all)
     loop = asyncio.get_running_loop()
 
     def beat() -> None:
@@ -159,10 +186,12 @@ def _join(app: Application, server: Server, channel: socket.socket) -> None:
         loop.call_later(_BEAT_SECONDS, beat)
 
     beat()
+    service.on_swap.append(lambda _: supervisor.send({"op": "ready"}))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of the supervisor's terminal, which ends the workers
 
 
-async def _follow(supervisor: WorkerEnd, reloader: Reloader, message: Message) -> None:
-    """Do what the supervisor says about a reload of all workers."""
+async def _follow(supervisor: SupervisorChannel, reloader: Reloader, message: Message) -> None:
+    """Take one step of a reload of all workers."""
     if message["op"] == "prepare":
         error = await reloader.prepare(Path(message["bundle"]), message["digest"])
         digest = reloader.prepared.config.digest if reloader.prepared else None
@@ -202,15 +231,13 @@ def refuse_new_connections(listener: socket.socket) -> bool:
     return True
 
 
-def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A listening socket; `shared` lets several sockets of this user listen on the same port."""
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.bind(address)
     listener.listen(2048)
@@ -218,15 +245,22 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
+def raise_file_limit() -> None:
+    """Allow this process as many open files as its hard limit does."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> int:
-    """A worker that the supervisor starts: number, listening socket, channel."""
+    """A worker that the supervisor starts: number, listening socket, channel, bundle and its copy."""
     number, listener, channel = (int(argument) for argument in sys.argv[1:4])
-    bundle = Path(sys.argv[4])
+    bundle, copy = Path(sys.argv[4]), Path(sys.argv[5])
     settings = Settings()
     writer = logs.configure(settings.log_level)
     try:
         sockets = socket.socket(fileno=listener), socket.socket(fileno=channel)
-        return serve(settings, sockets[0], writer, number, sockets[1], bundle)
+        return serve(settings, sockets[0], writer, number, sockets[1], bundle, copy)
     finally:
         writer.close()
 

@@ -77,7 +77,7 @@ def _run_on_loop() -> None:
 def _frozen_objects() -> None:
     from service.process import worker
 
-    worker._settle = lambda: None
+    worker._freeze_objects = lambda: None
 
 
 MECHANISMS: dict[str, Callable[[], None]] = {

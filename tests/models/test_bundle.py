@@ -146,6 +146,12 @@ def test_a_file_cut_short(small_bundle: Path, name: str, share: float) -> None:
     assert caught.value.file == name
 
 
+def test_a_file_far_too_large_is_not_read_whole(small_bundle: Path) -> None:
+    with (small_bundle / "model.onnx").open("r+b") as file:
+        file.truncate(3 << 30)  # without blocks: the disk has room
+    refused(small_bundle, "model.onnx", "larger than 128 MB")
+
+
 @pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.5])
 def test_another_schema_version(small_bundle: Path, version: object) -> None:
     content = json.loads((small_bundle / "config.json").read_text()) | {"schema_version": version}

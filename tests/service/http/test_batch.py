@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.service.conftest import Running
+from service.api.problems import Problem
+from service.http.json_body import MOST_VALUES, parsed
+from service.http.routes import FIELDS_PER_TICKET
+from tests.service.conftest import Running, until
 
 NDJSON = "application/x-ndjson"
 
@@ -49,6 +52,65 @@ def test_too_many_and_none_are_refused(server: Running) -> None:
     assert server.call("POST", "/route/batch", {"tickets": []}).status == 422
     assert server.call("POST", "/route/batch", {"tickets": [], "more": 1}).status == 422
     assert server.call("POST", "/route/batch", b"nonsense").status == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"tickets":[{"text":"a"}]' + b"".join(b',"%x":1' % n for n in range(600_000)) + b"}",
+        b'{"tickets":[{"text":"a"' + b"".join(b',"%x":1' % n for n in range(600_000)) + b"}]}",
+        b'{"tickets":[' + b"[]," * 2_000_000 + b"[]]}",
+        b'{"tickets":["' + b'","' * 2_000_000 + b'"]}',
+    ],
+    ids=["unknown fields", "unknown fields of a ticket", "empty lists", "strings"],
+)
+def test_a_body_of_many_values_is_refused_before_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    def parse(_: bytes) -> None:
+        raise AssertionError("it was parsed")
+
+    with pytest.raises(Problem, match="more than 4192 fields and values"):
+        parsed(parse, body, MOST_VALUES + FIELDS_PER_TICKET * 256)
+
+
+def test_what_stands_in_strings_is_not_counted() -> None:
+    text = '{"a": [1, 2]}, "\\\\" \n' * 5000
+    assert parsed(json.loads, json.dumps({"text": text}).encode()) == {"text": text}
+
+
+def test_a_text_of_a_batch_is_bounded_as_on_route(start: Callable[..., Running]) -> None:
+    running = start(max_body_bytes=10_000)
+    tickets = [{"text": "parcel " * 2000}, {"text": "parcel"}, {"text": "漢" * 4000}]
+    results = running.call("POST", "/route/batch", {"tickets": tickets}).json()["results"]
+    assert [result.get("status", 200) for result in results] == [413, 200, 413]
+
+
+def test_bodies_in_flight_have_a_budget(start: Callable[..., Running]) -> None:
+    running = start(max_bytes_in_flight=20_000)
+    assert running.route("parcel").status == 200
+    refused = running.call("POST", "/route", {"text": "parcel " * 5000})
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    with running.connect() as waiting:
+        waiting.sendall(
+            b"POST /route HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 20000\r\n\r\n" + b" " * 19_000
+        )
+        long = {"text": "parcel " * 500}
+        until(lambda: running.call("POST", "/route", long).status == 503, "the other holds the budget")
+    until(lambda: running.call("POST", "/route", long).status == 200, "it was given back")
+
+
+def test_an_older_client_gets_a_batch_in_one_piece(server: Running) -> None:
+    body = json.dumps({"tickets": [{"text": "parcel"}] * 3}).encode()
+    with server.connect() as connection:
+        connection.sendall(
+            b"POST /route/batch HTTP/1.0\r\nContent-Type: application/json\r\nHost: localhost\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        head, _, answer = read_until(connection, b"}").partition(b"\r\n\r\n")
+    assert b"chunked" not in head.lower()
+    assert json.loads(answer)["routed"] == 3
 
 
 def test_a_full_queue_delays_a_batch_and_fails_none(start: Callable[..., Running]) -> None:

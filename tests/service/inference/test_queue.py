@@ -16,7 +16,7 @@ from models.tokenizer import Encoding
 from service.api.problems import Problem
 from service.api.schema import RouteRequest
 from service.inference import queue
-from service.inference.admission import LONG_TEXT, Admission
+from service.inference.admission import LONG_TEXT, Admission, most_connections
 from service.inference.queue import PADDING_WORTH_A_RUN, Engine, Job, split
 from service.inference.runtime import Runtime, pad
 from service.observe.metrics import Metrics
@@ -151,6 +151,14 @@ def test_admission_takes_all_places_or_none_and_gets_them_back(metrics: Metrics)
     assert not any(admission.taken.values())
     assert b'larkfield_refused_total{reason="queue_full"} 1.0' in metrics.render()
     assert b'larkfield_refused_total{reason="explanations_full"} 1.0' in metrics.render()
+
+
+def test_connections_are_no_more_than_the_open_files_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 1024))
+    assert most_connections(4096) == 768
+    assert most_connections(100) == 100
+    monkeypatch.setattr("resource.getrlimit", lambda _: (-1, -1))
+    assert most_connections(4096) == 4096
 
 
 def test_a_ticket_of_a_batch_waits_for_its_place(metrics: Metrics) -> None:

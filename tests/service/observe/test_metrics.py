@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -75,3 +76,17 @@ def test_names_follow_the_conventions(tmp_path: Path) -> None:
         assert family.name.startswith("larkfield_")
         assert family.documentation
         assert not family.name.endswith(("_ms", "_milliseconds", "_count"))
+
+
+def test_the_files_have_their_blocks_before_they_are_written(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path, 0)
+    metrics.reserve_space()
+    files = [path.stat() for path in tmp_path.glob("*.db")]
+    assert files
+    assert all(file.st_blocks * 512 >= file.st_size for file in files)
+
+
+def test_a_full_disk_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    with pytest.raises(OSError, match="16 MB"):
+        Metrics(tmp_path, 0)

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.observe.metrics import SCRATCH
-from service.observe.temporary_folder import Scratch
+from service.observe.metrics import PREFIX
+from service.observe.temporary_folder import TemporaryFolder
 from tests.service.conftest import ROOT, Running
 
 
@@ -24,7 +24,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def left_by_the_dead(folder: Path) -> Path:
     """A scratch folder whose process ended at once."""
-    code = "import os; from service.observe.temporary_folder import Scratch; x = Scratch('try-')"
+    code = (
+        "import os; from service.observe.temporary_folder import TemporaryFolder; x = TemporaryFolder('try-')"
+    )
     code += "; print(x.path, flush=True); os.abort()"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -41,9 +43,9 @@ def left_by_the_dead(folder: Path) -> Path:
 def test_what_the_dead_left_goes_and_what_the_living_hold_stays(temporary: Path) -> None:
     dead = left_by_the_dead(temporary)
     (dead / "counter_0.db").write_bytes(b"x")
-    living = Scratch("try-")
+    living = TemporaryFolder("try-")
     assert not dead.exists()
-    another = Scratch("try-")
+    another = TemporaryFolder("try-")
     assert living.path.is_dir()
     living.remove()
     living.remove()
@@ -65,12 +67,12 @@ def test_nothing_else_is_touched(temporary: Path) -> None:
     other.mkdir()
     (other / "held").touch()
     before = sorted(temporary.rglob("*"))
-    Scratch("try-").remove()
+    TemporaryFolder("try-").remove()
     assert sorted(temporary.rglob("*")) == before
 
 
 def test_a_folder_goes_with_the_last_reference(temporary: Path) -> None:
-    scratch = Scratch("try-")
+    scratch = TemporaryFolder("try-")
     path = scratch.path
     del scratch
     assert not path.exists()
@@ -84,12 +86,12 @@ def test_a_killed_service_leaves_nothing_for_long(
     shared.mkdir()
     killed = start(workers=workers, TMPDIR=shared)
     everyone = psutil.Process(killed.process.pid).children(recursive=True)
-    assert len(list(shared.glob(f"{SCRATCH}*"))) == 1
+    assert len(list(shared.glob(f"{PREFIX}*"))) == 1
     killed.process.kill()
     killed.process.wait()
     psutil.wait_procs(everyone, timeout=240)
     running = start(workers=workers, TMPDIR=shared)
     assert running.route("parcel").status == 200
-    assert len(list(shared.glob(f"{SCRATCH}*"))) == 1
+    assert len(list(shared.glob(f"{PREFIX}*"))) == 1
     assert running.stop() == 0
-    assert not list(shared.glob(f"{SCRATCH}*"))
+    assert not list(shared.glob(f"{PREFIX}*"))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_an_order_that_makes_no_sense_is_refused(start: Callable[..., Running], 
     running = start(admin_key="chief")
     for order in ({"bundle": ""}, {"bundle": "a\0b"}, {"bundle": "a", "previous": True}, {"previous": 1}):
         assert reload(running, **order).status == 422
-    for body in (b"", b"{", b"\xff", b"[" * 100_000):
+    for body in (b"", b"{", b"\xff", b"[" * 20_000):
         reply = running.call("POST", "/admin/reload", body, **ADMIN)
         assert reply.status == 422
         assert [error["field"] for error in reply.json()["errors"]] == ["body"]
@@ -157,3 +158,29 @@ def test_one_command_switches_and_goes_back(start: Callable[..., Running], secon
     wrong = command("--previous", key="nobody")
     assert wrong.returncode == 1
     assert "key" in wrong.stderr
+
+
+def test_a_bundle_that_is_still_being_copied_is_tried_again(
+    start: Callable[..., Running], bundle: Path, second_bundle: Path, tmp_path: Path
+) -> None:
+    served = tmp_path / "served"
+    shutil.copytree(bundle, served)
+    running = start(bundle=served, bundle_watch_seconds=0.1)
+    model = (second_bundle / "model.onnx").read_bytes()
+    (served / "model.onnx").write_bytes(model[:100])
+    for name in ("tokenizer.json", "MODEL_CARD.md", "config.json"):
+        shutil.copy(second_bundle / name, served / name)
+    name = 'larkfield_reloads_total{outcome="refused"}'
+    until(lambda: running.metrics()[name] >= 1, "half of it is refused")
+    (served / "model.onnx").write_bytes(model)
+    until(lambda: versions(running) == {"2"}, "the whole of it answers")
+
+
+def test_reloads_at_the_same_time_are_no_failures(start: Callable[..., Running], bundle: Path) -> None:
+    running = start(workers=2, admin_key="chief")
+    until(lambda: running.metrics().get("larkfield_ready_workers") == 2, "both workers are ready")
+    with ThreadPoolExecutor(6) as pool:
+        statuses = list(pool.map(lambda _: reload(running, bundle=str(bundle)).status, range(12)))
+    assert 200 in statuses
+    assert set(statuses) <= {200, 409}
+    assert running.metrics().get('larkfield_reloads_total{outcome="refused"}', 0) == 0

@@ -5,18 +5,23 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
 
-from tests.service.conftest import ROOT, Running, until
+from service.process import supervisor
+from service.settings import Settings
+from tests.service.conftest import ROOT, Running, make_bundle, until
 
 TICKET = json.dumps({"text": "parcel late"})
 JSON = {"content-type": "application/json"}
@@ -167,3 +172,97 @@ def test_a_second_service_on_the_same_port_is_refused(start: Callable[..., Runni
     )
     assert done.returncode == 2
     assert "cannot listen" in done.stderr
+
+
+def test_a_worker_that_is_told_to_end_leaves_its_connections_to_the_others(
+    start: Callable[..., Running],
+) -> None:
+    running = start(workers=2)
+    until(lambda: running.metrics().get("larkfield_ready_workers") == 2, "both workers are ready")
+    before = {child.pid for child in children(running)}
+    with Load(running.port) as load:
+        until(lambda: load.outcomes["200"] > 50, "load")
+        os.kill(min(before), signal.SIGTERM)
+        until(lambda: len({c.pid for c in children(running)} - before) == 1, "a new worker is there")
+        for _ in range(50):
+            assert running.route("parcel late").status == 200
+    assert set(load.outcomes) == {"200"}
+
+
+def children_but(running: Running, known: set[int]) -> bool:
+    return any(child.pid not in known for child in children(running))
+
+
+def test_a_replacement_needs_no_folder_of_the_bundle(start: Callable[..., Running], tmp_path: Path) -> None:
+    folder, temporary = make_bundle(tmp_path / "bundle"), tmp_path / "temporary"
+    temporary.mkdir()
+    running = start(workers=2, bundle=folder, TMPDIR=temporary)
+    until(lambda: running.metrics().get("larkfield_ready_workers") == 2, "both workers are ready")
+    (copy,) = temporary.glob("*/bundle-*")
+    for missing in (folder, copy):
+        before = {child.pid for child in children(running)}
+        shutil.rmtree(missing)
+        os.kill(min(before), signal.SIGKILL)
+        if missing == folder:
+            until(lambda: children_but(running, before), "a new worker is there")  # noqa: B023
+            until(lambda: running.metrics().get("larkfield_ready_workers") == 2, "it serves from the copy")
+    # Now nothing is left to read: the other worker goes on, and says so.
+    until(lambda: running.call("GET", "/readyz").json()["status"] == "degraded", "it is degraded")
+    assert running.call("GET", "/readyz").status == 200
+    assert running.route("parcel late").status == 200
+    until(lambda: running.metrics()["larkfield_missing_workers"] == 1, "a metric says so, too")
+    make_bundle(folder)
+    shutil.copytree(folder, copy)
+    until(lambda: running.call("GET", "/readyz").json()["status"] == "ready", "it is tried again")
+
+
+class Silent:
+    """A worker's process that lives and says nothing."""
+
+    def __init__(self) -> None:
+        self.killed = False
+
+    def poll(self) -> None:
+        return None
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def test_a_machine_that_stood_still_kills_no_worker(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    now = [1000.0]
+    monkeypatch.setattr(supervisor, "monotonic", lambda: now[0])
+    with socket.socket() as listener:
+        watching = supervisor.Supervisor(Settings(workers=1, bundle=bundle), listener)
+        silent = Silent()
+        watching._workers[0].process = cast(Any, silent)
+        monkeypatch.setattr(watching._selector, "select", lambda _: [])
+        now[0] += 3600.0
+        watching._tick()
+        watching._tick()
+        assert not silent.killed
+        for _ in range(310):
+            now[0] += 0.1
+            watching._tick()
+        assert silent.killed, "one that is silent while the machine runs is killed"
+
+
+def test_a_kept_metrics_folder_does_not_remember_workers(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    running = start(workers=2, metrics_folder=tmp_path / "metrics")
+    until(lambda: running.metrics().get("larkfield_ready_workers") == 2, "both workers are ready")
+    workers = children(running)
+    running.process.kill()
+    running.process.wait()
+    psutil.wait_procs(workers, timeout=240)
+    again = start(workers=1, metrics_folder=tmp_path / "metrics")
+    until(lambda: again.metrics()["larkfield_ready_workers"] == 1, "one worker is ready")
+    shutil.rmtree(tmp_path / "metrics")
+    reply = again.call("GET", "/metrics")
+    assert reply.status == 503
+    assert "restart" in reply.json()["detail"]
+    assert again.route("parcel late").status == 200
