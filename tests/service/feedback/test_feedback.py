@@ -128,7 +128,7 @@ def test_wrong_feedback_is_refused_and_says_why(router: Process, body: Any, fiel
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"team": ' + b"9" * 5000 + b"}", b'{"team": "\\ud83d"}']
+    "body", [b"", b"{", b"\xff", b"[" * 20_000, b'{"team": ' + b"9" * 5000 + b"}", b'{"team": "\\ud83d"}']
 )
 def test_feedback_that_is_no_json_is_refused(router: Process, body: bytes) -> None:
     request = urllib.request.Request(router.url + "/feedback", body, {"Content-Type": "application/json"})
