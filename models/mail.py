@@ -282,6 +282,125 @@ def _cuts(pieces: list[tuple[int, int]]) -> list[Edit]:
     return edits
 
 
+# --------------------------------------------------------------------------------------------- forwards
+
+MAX_COVER_WORDS = 30  # above a forwarded message; more is a request of its own and stays
+FEW_WORDS = 10
+_FORWARD_PREFIX = re.compile(
+    r"\s{0,20}(?:\[[^\]\n]{1,20}\]\s{0,5})?(?:WG|FWD?|TR|RV|I|ENC|PD|VS|VB|Doorst|Doorgestuurd|Weitergeleitet)"
+    r"[ \xa0]?:",
+    re.IGNORECASE,
+)
+_REPLY_PREFIX = re.compile(
+    r"\s{0,20}(?:\[[^\]\n]{1,20}\]\s{0,5})?(?:RE|AW|SV|R|RIF|Antw|RES|Odp|VA|RÉ)[ \xa0]?:", re.IGNORECASE
+)
+HEAD_CHARACTERS = 400  # in which a cover note says "see below"
+# Parts of words, in lower case, without one of which a text needs no search by the patterns below.
+_FORWARD_WORDS = (
+    "forwarded", "weitergeleitete", "transféré", "réexpédié", "reenviado", "inoltrato", "doorgestuurd",
+    "encaminhada", "przekazana",
+)  # fmt: skip
+_FORWARD_MARK = re.compile(
+    r"^[ \t]*+(?:-{2,}[ \t]*(?:Forwarded message|Weitergeleitete Nachricht|Message transféré"
+    r"|Mensaje reenviado|Messaggio inoltrato|Doorgestuurd bericht|Mensagem encaminhada"
+    r"|Wiadomość przekazana)[ \t]*-{2,}"
+    r"|Begin forwarded message ?:|Début du message (?:réexpédié|transféré) ?:"
+    r"|Anfang der weitergeleiteten Nachricht ?:|Inicio del mensaje reenviado ?:|Inizio messaggio inoltrato ?:"
+    r"|Begin doorgestuurd bericht ?:)[ \t]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_SEE_BELOW = re.compile(
+    r"\b(?:fyi|see below|below|forward(?:ing|ed)?|siehe unten|unten|weiter(?:leitung|geleitet)|zur info"
+    r"|z\. ?k\.|ci-dessous|pour info|je (?:te|vous) transfère|abajo|reenvío|para tu información"
+    r"|qui sotto|inoltro"
+    r"|onderstaand|ter info|zie onder|abaixo|encaminho|poniżej|przekazuję)\b",
+    re.IGNORECASE,
+)
+
+
+def holds_one_of(words: tuple[str, ...], lowered: str) -> bool:
+    """Whether a text in lower case holds one of the words: much faster than a pattern of all of them."""
+    return any(word in lowered for word in words)
+
+
+def is_forward_subject(subject: str) -> bool | None:
+    """Whether a subject (or a text) begins as that of a forward; False for a reply, None for neither."""
+    if _FORWARD_PREFIX.match(subject):
+        return True
+    return False if _REPLY_PREFIX.match(subject) else None
+
+
+def may_hold_forward(text: str) -> bool:
+    """Whether words of a forward stand somewhere in a text: a quick look before `drop_forward_frame`."""
+    if holds_one_of(_FORWARD_WORDS, text.lower()):
+        return True
+    return "\n" in text and _SEE_BELOW.search(text, 0, HEAD_CHARACTERS) is not None
+
+
+def drop_forward_frame(text: str, is_forward: bool) -> list[Edit]:
+    """What stands around a forwarded message, whose text is the ticket; no edits for what is no forward.
+
+    `is_forward`: the subject says so. Otherwise a forward is a mark ("Forwarded message") or a block of
+    headers below a few words, which stay; below a request of its own it is a quote: see `drop_quotes`.
+    """
+    edits: list[tuple[int, int]] = []
+    at = 0
+    for start, below, subject, is_marked in _frames(text):
+        if start < at:
+            continue
+        above = text[at:start]
+        few = not has_words(above, FEW_WORDS)
+        seen_below = (few and _SEE_BELOW.search(above)) or not has_words(above, 1)
+        if not (seen_below or (is_marked and few) or (is_forward and at == 0)):
+            break
+        if is_forward and not has_words(above, MAX_COVER_WORDS):
+            edits.append((at, start))
+        edits += [(start, subject[0]), (subject[1], below)] if subject else [(start, below)]
+        at = below
+    return _cuts(edits)
+
+
+def drop_forward_quote_marks(text: str, is_forward: bool) -> list[Edit]:
+    """One level of quote marks below the mark of a forward, where its message is quoted (Apple Mail)."""
+    mark = _FORWARD_MARK.search(text) or (_ATTRIBUTION.search(text) if is_forward else None)
+    if not mark or not (is_forward or not has_words(text[: mark.start()], FEW_WORDS)):
+        return []
+    if not text[mark.end() : mark.end() + 200].lstrip().startswith(">"):
+        return []
+    return [(found.start(), found.end(), "") for found in _ONE_MARK.finditer(text, mark.end())]
+
+
+_ONE_MARK = re.compile(r"^[ \t]{0,3}>[ \t]?", re.MULTILINE)
+
+
+def _frames(text: str) -> list[tuple[int, int, tuple[int, int] | None, bool]]:
+    """(start, end, where the subject stands, whether marked as forward) of every mark and block of headers.
+
+    Headers directly below a mark are one frame with it.
+    """
+    blocks = [(_before_rule(text, start), below, subject) for start, below, subject in _header_blocks(text)]
+    marks = [(match.start(), match.end(), True) for match in _FORWARD_MARK.finditer(text)]
+    marks += [(match.start(), match.end(), False) for match in _ORIGINAL.finditer(text)]
+    marks += [
+        (match.start(), match.end(), False)
+        for match in _ATTRIBUTION.finditer(text)
+        if _WHEN_OR_WHO.search(match[0])
+    ]
+    frames: list[tuple[int, int, tuple[int, int] | None, bool]] = []
+    events = sorted(
+        [(start, end, None, marked) for start, end, marked in marks]
+        + [(start, end, subject, False) for start, end, subject in blocks],
+        key=lambda event: (event[0], not event[3]),
+    )
+    for start, end, subject, marked in events:
+        if frames and not text[frames[-1][1] : start].strip():  # directly below, or on the same lines
+            first = frames[-1]
+            frames[-1] = (first[0], max(first[1], end), first[2] or subject, first[3] or marked)
+        else:
+            frames.append((start, end, subject, marked))
+    return frames
+
+
 # ------------------------------------------------------------------------------------------- signatures
 
 _LONGEST_SIGNATURE = 1500
@@ -294,13 +413,57 @@ _DEVICE = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _DISCLAIMER = re.compile(
-    r"^[ \t*]*(?:confidentiality notice|disclaimer\b"
+    r"^[ \t*_]{0,20}(?:(?:confidentiality|legal) notice|disclaimer\b|haftungsausschluss"
+    r"|avis de confidentialité|aviso (?:legal|de confidencialidad)|avviso di riservatezza"
     r"|(?:this|the information (?:contained )?in this) (?:e-?mail|message|communication)\b"
-    r"(?=[^\n]{0,400}\b(?:confidential|intended (?:solely|only|recipient)|privileged))"
-    r"|please consider the environment"
-    r"|ce (?:message|courriel)\b(?=[^\n]{0,400}\bconfidentiel)"
-    r"|diese e-?mail (?=[^\n]{0,400}\bvertraulich))",
-    re.MULTILINE | re.IGNORECASE,
+    r"|ce (?:message|courriel)\b|diese (?:e-?mail|nachricht)\b|este (?:mensaje|correo|e-?mail|mensagem)\b"
+    r"|(?:questo messaggio|questa e-?mail)\b|(?:dit bericht|deze e-?mail)\b|ta wiadomość\b"
+    r"|please consider the environment)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LEGAL = re.compile(
+    r"\b(?:confidential(?!ly)|intended (?:solely|only|recipient)|privileged|unauthori[sz]ed|liab(?:le|ility)"
+    r"|vertraulich|unbefugt|haftung|confidentiel|destinataire|confidencial|destinatario|riservat[eoa]"
+    r"|vertrouwelijk|geadresseerde|poufn|consider the environment|virus(?:es)?)\b",
+    re.IGNORECASE,
+)
+_LEGAL_WORDS = (
+    "confiden", "intended", "privileged", "unauthori", "liab", "vertraulich", "unbefugt", "haftung",
+    "destinat", "riservat", "vertrouwelijk", "geadresseerde", "poufn", "environment", "virus",
+)  # fmt: skip
+# "[EXTERNAL]" in a line, and sentences that warn of outside mail.
+_BANNER = re.compile(
+    r"\[(?:EXT|EXTERNAL|EXTERN|EXTERNE|EXTERNO|ESTERNO|EXTERNAL (?:E-?MAIL|SENDER))\][ \t:]{0,5}"
+    r"|^[ \t*!]{0,10}(?:(?:caution|warning|attention|achtung|vorsicht|prudence|atención|attenzione|let op)"
+    r"[ \t]?[:!][ \t]{0,5})?(?:this|the|diese|dies ist|ce|este|questa|deze|external)\b[^\n.!]{0,60}"
+    r"\b(?:e-?mail|message|mail|sender|courriel|correo|bericht|nachricht)\b[^\n.!]{0,60}"
+    r"\b(?:outside (?:of )?(?:the|our|your|this) (?:\w{1,20} )?(?:organi[sz]ation|company|network|domain)"
+    r"|external (?:e-?mail|sender|source|address|domain)|extern(?:en|er|em)? (?:absender|e-?mail|quelle)"
+    r"|außerhalb (?:der|unserer|des|ihrer) \w{1,30}|(?:expéditeur|adresse|source) externe"
+    r"|(?:remitente|correo|origen) externo|(?:mittente|origine) estern[oa]|externe (?:afzender|bron))\b"
+    r"[^\n.!]{0,80}[.!]?"
+    r"|^[ \t*!]{0,10}(?:do not|don't|never) (?:click|open)[^\n]{0,80}\b(?:links?|attachments?)\b[^\n]{0,120}"
+    r"|\b(?:do not click (?:on )?(?:any )?links? or open attachments)[^\n.]{0,120}\.?"
+    r"|^[ \t*!]{0,10}(?:klicken sie (?:nicht|keine)|öffnen sie keine|ne cliquez pas|no haga clic)"
+    r"[^\n]{0,200}",
+    re.IGNORECASE | re.MULTILINE,
+)
+# What ticket systems write above and below a mail.
+_SYSTEM = re.compile(
+    r"^[ \t]{0,8}(?:received from:[^\n]{0,300}|ref:_\S{8,90}:ref|Ref:MSG\w{4,30}\S{0,40}"
+    r"|(?:powered|delivered) by (?:zendesk|freshdesk|jira|otrs|zammad|servicenow|help ?scout|intercom)"
+    r"[^\n]{0,80}"
+    r"|(?:you can |to )?(?:view|track|update)(?: or \w{1,12})? (?:this|the|your) "
+    r"(?:ticket|request|case|incident)"
+    r"\b[^\n]{0,40}(?:https?:|click|here\b|:)[^\n]{0,200}"
+    r"|(?:please )?do not reply to this (?:e-?mail|message)[^\n]{0,120}"
+    r"|(?:ticket|case|incident|request|vorgang|demande)[ -]?(?:id|number|nr|no)?\.?[ \t]?[:#][ \t#]{0,4}"
+    r"(?=[^\s]{0,30}\d)\S{1,40})[ \t]{0,8}$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_DATA_URI = re.compile(
+    r"data:[a-z]{1,20}/[a-z0-9.+-]{1,60}(?:;[a-z-]{1,30}=[^;,\s]{1,60}){0,3};base64,[a-z0-9+/=%]*+",
+    re.IGNORECASE,
 )
 _IMAGE = re.compile(r"\[(?:cid|image):[^\]\n]{1,200}\]|<mailto:[^>\n]{1,200}>", re.IGNORECASE)
 _SIGN_OFF = re.compile(
@@ -322,18 +485,62 @@ _SPOKEN = re.compile(
 )
 
 
+# Each pattern with parts of words, in lower case, of which what it finds holds one.
+_LINES = (
+    (_BANNER, ("[ext", "[est", "extern", "estern", "outside", "außerhalb", "attachment", "click", "klicken",
+               "öffnen", "cliquez", "haga clic")),
+    (_SYSTEM, ("received from:", "ref:", "powered by", "delivered by", "reply to this", "ticket", "case",
+               "incident", "request", "vorgang", "demande")),
+    (_DEVICE, ("sent ", "outlook", "envoyé", "gesendet", "enviado", "inviato", "verzonden", "outside")),
+    (_IMAGE, ("[cid:", "[image:", "<mailto:")),
+    (_DATA_URI, ("base64,",)),
+)  # fmt: skip
+
+
+def drop_data_uris(text: str) -> list[Edit]:
+    """Files that are written into the text ("data:image/png;base64,…"), such as a pasted screenshot."""
+    return [(match.start(), match.end(), "") for match in _DATA_URI.finditer(text)]
+
+
 def drop_device_lines(text: str) -> list[Edit]:
-    """ "Sent from my phone", "This email came from outside", and the places of inline images."""
-    return _cuts([match.span() for pattern in (_DEVICE, _IMAGE) for match in pattern.finditer(text)])
+    """ "Sent from my phone", banners of outside mail, lines of ticket systems, places of inline images."""
+    lowered = text.lower()
+    patterns = [pattern for pattern, words in _LINES if holds_one_of(words, lowered)]
+    return _cuts([match.span() for pattern in patterns for match in pattern.finditer(text)])
+
+
+def drop_disclaimers(text: str) -> list[Edit]:
+    """Paragraphs that say in legal words whom a mail is for; what stands below them stays."""
+    if not holds_one_of(_LEGAL_WORDS, text.lower()):
+        return []
+    pieces: list[tuple[int, int]] = []
+    for match in _DISCLAIMER.finditer(text):
+        if pieces and match.start() < pieces[-1][1]:
+            continue
+        if not _LEGAL.search(text, match.start(), match.start() + 500):
+            continue
+        end = match.start()
+        while (line := _LINE.match(text, end)) and line[0].strip():
+            end = line.end()
+            is_whole = line[0].rstrip().endswith((".", "!", ":", "*"))
+            if is_whole and not _LEGAL.search(text, end, _line_end(text, end)):
+                break
+        pieces.append((match.start(), end))
+    return _cuts(pieces)
+
+
+def _line_end(text: str, start: int) -> int:
+    end = text.find("\n", start, start + 2_000)
+    return end if end >= 0 else min(len(text), start + 2_000)
 
 
 def drop_signature(text: str) -> list[Edit]:
-    """Disclaimers, and what stands below "-- " or, if it gives contact details, below a sign-off and a name.
+    """What stands below "-- " or, if it gives contact details, below a sign-off and a name.
 
     A line that speaks to the reader ("PS: could you also ...?") stays, and so does a name alone.
     """
-    end = disclaimer.start() if (disclaimer := _DISCLAIMER.search(text)) else len(text)
-    pieces = [(end, len(text))]
+    end = len(text)
+    pieces = []
     tail = max(0, end - _LONGEST_SIGNATURE)
     if dashes := _DASHES.search(text, tail, end):
         pieces += [dashes.span(), *_unspoken(_lines(text, dashes.end(), end))]

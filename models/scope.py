@@ -5,6 +5,7 @@ a ticket with it. There are four reasons to send a ticket to a person, and a per
 
 - `unknown_language`: its script or its function words are of a language that the training tickets are not in;
 - `mostly_unknown_words`: most of its words occur in no training ticket;
+- `automatic_reply`: it is worded as an absence notice or as a bounce (`models.automatic_reply`);
 - `too_short`: it has a few words, and they carry little information about the team;
 - `out_of_scope`: the ticket is atypical in three measures: the largest logit (Hendrycks et al., 2022), the
   informativeness of its words about the team, and their mean inverse document frequency (idf). Each is
@@ -29,9 +30,17 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
+from models.automatic_reply import is_automatic_reply
 from models.languages import FUNCTION_WORDS, languages_of_words, script
 
-Reason = Literal["low_confidence", "out_of_scope", "mostly_unknown_words", "too_short", "unknown_language"]
+Reason = Literal[
+    "low_confidence",
+    "out_of_scope",
+    "mostly_unknown_words",
+    "too_short",
+    "unknown_language",
+    "automatic_reply",
+]
 
 MAX_WORDS_CORRECTED = 5_000  # typing errors are recognised in this many of the commonest words
 # Correction takes time quadratic in a word's length, and a ticket may be one "word" of 200,000 letters.
@@ -192,6 +201,8 @@ def review_reasons(text: str, largest_logit: float, scope: Scope) -> list[Reason
 
     Only the most specific reason is given: a ticket in a foreign language is also out of scope.
     """
+    if is_automatic_reply(text):
+        return ["automatic_reply"]
     if not scope.words:
         return []
     ticket = read(text, scope)

@@ -16,6 +16,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -66,19 +67,23 @@ def join(subject: str | None, text: str) -> Joined:
     for name, value in (("subject", subject), ("text", text)):
         if name == "subject" and not (value and value.strip()):
             continue
-        cleaned = clean(value or "")
+        cleaned = clean(value or "", is_forward=mail.is_forward_subject(subject or ""))
         joined += "\n" if joined else ""
         fields.append((name, len(joined), cleaned))
         joined += cleaned.text
     return Joined(joined, tuple(fields))
 
 
-def clean(text: str) -> Cleaned:
-    """Take markup, quoted replies and signatures out of a text and fold its characters to plain ones."""
+def clean(text: str, is_forward: bool | None = None) -> Cleaned:
+    """Take markup, quoted replies and signatures out of a text and fold its characters to plain ones.
+
+    `is_forward`: the subject says that the text forwards a message, which is then the ticket; False that it
+    is a reply, whose quotes are dropped; None that it says neither.
+    """
     cleaned = Cleaned(text, range(len(text)), range(1, len(text) + 1))
     if not _NOT_PLAIN.search(text):
         return cleaned
-    for ways in _STEPS:
+    for ways in _steps(text, is_forward):
         for way, fewest_words in ways:
             changed = _apply(cleaned, way(cleaned.text))
             if _is_enough(changed.text, cleaned.text, fewest_words):
@@ -116,8 +121,14 @@ def drop_excess_marks(text: str) -> list[Edit]:
 def fold_characters(text: str) -> list[Edit]:
     """Typographic characters to those of a keyboard; away with those that nobody sees."""
     edits: list[Edit] = []
-    for match in _TO_FOLD.finditer(text):
-        kept = "" if match["unseen"] else "\ufffd" if match["broken"] else _PLAIN[match[0]]
+    has_escapes = "_x000" in text
+    for match in (_TO_FOLD_WITH_ESCAPES if has_escapes else _TO_FOLD).finditer(text):
+        if match["unseen"]:
+            kept = ""
+        elif match["broken"]:
+            kept = "\ufffd"
+        else:
+            kept = "\n" if has_escapes and match["escaped"] else _PLAIN[match[0]]
         edits.append((match.start(), match.end(), kept))
     return edits
 
@@ -179,21 +190,85 @@ _UNSEEN = (
     r"\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U0001f3fb-\U0001f3ff"
     r"\U000e0000-\U000e0fff]"
 )
-_TO_FOLD = re.compile(
+_FOLDED = (
     f"(?P<unseen>{_UNSEEN}+)|(?P<broken>[\ud800-\udfff])|\r\n|[{''.join(c for c in _PLAIN if len(c) == 1)}]"
 )
-_NOT_PLAIN = re.compile(r"[^\x20-\x7e\t]|[<>&]")
+_TO_FOLD = re.compile(_FOLDED)
+# Line breaks as Excel writes them into XML; looked for apart, because the search is slower by half.
+_TO_FOLD_WITH_ESCAPES = re.compile(f"{_FOLDED}|(?P<escaped>_x000[dD]_\n?|_x000[aA]_)")
+_NOT_PLAIN = re.compile(r"[^\x20-%'-;=?-~\t]|_x00|\[(?:cid|image|ext)|data:|received from:", re.IGNORECASE)
 
 MOST_MARKS = 30
 _MAYBE_MARKS = re.compile(rf"[^\x00-\u02ff]{{{MOST_MARKS + 1},}}+")  # U+0300 is the first combining mark
 
+# Letters that UTF-8 begins with where it was read as Windows-1252 or the like, each before what may follow.
+_MAYBE_MOJIBAKE = re.compile(
+    "[\u00c2-\u00f4\u0102-\u017d\u0393-\u03a9\u0410-\u042f][\u0080-\u00bf\u0152-\u02dc\u2013-\u2122]"
+)
+
+
+def repair_mojibake(text: str) -> list[Edit]:
+    """UTF-8 that was read as another encoding ("mÃ¶glich"), as it was meant."""
+    if not _MAYBE_MOJIBAKE.search(text):
+        return []
+    # Imported here: it takes as long as a hundred tickets, and most processes never meet such text.
+    from ftfy import fix_encoding
+    from ftfy.badness import is_bad
+    from ftfy.chardata import UTF8_DETECTOR_RE
+
+    return [
+        (match.start(), match.end(), fixed)
+        for match in UTF8_DETECTOR_RE.finditer(text)
+        if is_bad(match[0]) and (fixed := fix_encoding(match[0])) != match[0]
+    ]
+
+
+Step = tuple[tuple[Callable[[str], list[Edit]], int], ...]
+
 # Steps in order, each with the words it must leave; where it leaves fewer, the milder way beside it is tried.
-_STEPS: tuple[tuple[tuple[Callable[[str], list[Edit]], int], ...], ...] = (
-    ((mail.drop_markup_and_quotes, 3), (mail.drop_markup, 1)),
+_CHARACTERS: tuple[Step, ...] = (
     ((mail.decode_entities, 1),),
     ((mail.drop_escaped_markup, 1),),
+    ((repair_mojibake, 0),),
     ((fold_characters, 0),),
-    ((mail.drop_quotes, 3), (mail.drop_quote_marks, 1)),
-    ((mail.drop_device_lines, 1),),
-    ((mail.drop_signature, 3),),
 )
+_BANNERS: tuple[Step, ...] = (((mail.drop_device_lines, 1),), ((mail.drop_disclaimers, 3),))
+_QUOTES: Step = ((mail.drop_quotes, 3), (mail.drop_quote_marks, 1))
+_SIGNATURE: Step = ((mail.drop_signature, 3),)
+_STEPS: tuple[Step, ...] = (
+    ((mail.drop_markup_and_quotes, 3), (mail.drop_markup, 1)),
+    *_CHARACTERS,
+    _QUOTES,
+    *_BANNERS,
+    _SIGNATURE,
+)
+
+
+def _steps(text: str, is_forward: bool | None) -> tuple[Step, ...]:
+    is_forward = mail.is_forward_subject(text) if is_forward is None else is_forward
+    if is_forward:
+        return _FORWARD_STEPS[True]
+    return _FORWARD_STEPS[False] if is_forward is None and mail.may_hold_forward(text) else _STEPS
+
+
+def _forward_steps(is_forward: bool) -> tuple[Step, ...]:
+    """The steps for a text that is, or may be, a forward: what it forwards is no quote."""
+    return (
+        ((mail.drop_markup, 1),) if is_forward else ((_drop_markup_around_forward, 3), (mail.drop_markup, 1)),
+        *_CHARACTERS,
+        ((partial(mail.drop_forward_quote_marks, is_forward=is_forward), 3),),
+        ((partial(mail.drop_forward_frame, is_forward=is_forward), 3),),
+        _QUOTES,
+        *_BANNERS,
+        _SIGNATURE,
+    )
+
+
+def _drop_markup_around_forward(text: str) -> list[Edit]:
+    """Markup, and what is marked up as quoted unless a forward follows on a few words."""
+    edits = mail.drop_markup(text)
+    without = _edited(text, edits)
+    return edits if mail.drop_forward_frame(without, is_forward=False) else mail.drop_markup_and_quotes(text)
+
+
+_FORWARD_STEPS = {is_forward: _forward_steps(is_forward) for is_forward in (False, True)}

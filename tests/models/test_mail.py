@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.text import clean
+from models.text import clean, join
 
 
 def words(text: str) -> str:
@@ -202,3 +202,144 @@ def test_what_speaks_to_the_reader_below_a_sign_off_stays() -> None:
 )
 def test_what_only_looks_like_a_signature_stays(text: str) -> None:
     assert clean(text).text == text
+
+
+# --------------------------------------------------------------------------------------------- forwards
+
+HEADERS = "From: Anna Berg <a@x.example>\nSent: 3 March 2026 10:15\nTo: Larkfield\nSubject: the kettle\n\n"
+GERMAN = "Von: Anna Berg\nGesendet: Dienstag, 3. März 2026\nAn: Larkfield\nBetreff: the kettle\n\n"
+GMAIL = (
+    "--------- Forwarded message --------\nFrom: Anna <a@x.example>\nDate: 3 March 2026\nSubject: the kettle"
+)
+COVER = "Please take over.\n\nTom Smith\nReturns Manager | Payment Department\nTel. +44 20 7946 0000\n\n"
+
+
+def joined(subject: str | None, text: str) -> str:
+    return " ".join(join(subject, text).text.split())
+
+
+@pytest.mark.parametrize(
+    "prefix", ["WG", "Fwd", "FW", "TR", "RV", "I", "ENC", "PD", "Doorst", "wg", "[EXT] Fwd"]
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{HEADERS}{REQUEST}",
+        f"{COVER}{HEADERS}{REQUEST}",
+        f"{COVER}{'_' * 32}\n{GERMAN}{REQUEST}\n\n{HEADERS}{OLDER}",
+        f"{GMAIL}\n\n{REQUEST}",
+        f"FYI\n\n{GERMAN}see below\n\n{HEADERS}{REQUEST}",
+        f"Begin forwarded message:\n\n> From: Anna\n> Date: 3 March\n> To: us\n> \n> {REQUEST}\n>> {OLDER}",
+        f"On 3 March 2026, Anna wrote:\n> {REQUEST}",
+    ],
+)
+def test_what_is_forwarded_is_the_ticket(prefix: str, body: str) -> None:
+    read = joined(f"{prefix}: the kettle", body).replace("the kettle", "")
+    assert read.split(": ", 1)[1].strip() == REQUEST
+    assert joined(f"{prefix}: the kettle", body.replace("\n", "\r\n")) == joined(
+        f"{prefix}: the kettle", body
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"FYI\n\n{HEADERS}{REQUEST}",
+        f"Bitte übernehmen, siehe unten.\n\n{GERMAN}{REQUEST}",
+        f"Can you help her?\n\n{GMAIL}\n\n{REQUEST}",
+        f"Begin forwarded message:\n\n> From: Anna\n> Date: 3 March 2026\n> To: us\n> \n> {REQUEST}",
+    ],
+)
+def test_a_few_words_above_a_forwarded_block_are_its_cover(body: str) -> None:
+    read = words(body)
+    assert read.endswith(REQUEST)
+    assert not any(
+        header in read for header in ("From", "Sent", "Date", "Von", "Gesendet", "To:", "An:", "forwarded")
+    )
+
+
+@pytest.mark.parametrize(
+    "marked", ['<div class="gmail_quote">{}</div>', '<blockquote type="cite">{}</blockquote>']
+)
+def test_a_forward_that_is_marked_up_as_a_quote_is_the_ticket(marked: str) -> None:
+    quote = marked.format("<br>".join([*GMAIL.replace("<", "&lt;").split("\n"), "", REQUEST]))
+    for subject in (None, "Fwd: the kettle"):
+        read = joined(subject, f"<html><body><div>fyi</div>{quote}</body></html>")
+        assert read.split("the kettle")[-1].strip() == REQUEST
+
+
+def test_a_request_above_what_it_forwards_stays() -> None:
+    long = (
+        "The customer called again today. " + "She has waited three weeks and wants her money back now. " * 4
+    )
+    read = joined("FW: the kettle", f"{long}\n\n{HEADERS}{REQUEST}")
+    assert "wants her money back" in read
+    assert REQUEST in read
+
+
+@pytest.mark.parametrize("prefix", ["RE", "AW", "Re", "R", "SV", "Antw"])
+def test_replies_keep_being_cut(prefix: str) -> None:
+    assert (
+        joined(f"{prefix}: it", f"{REQUEST} See below.\n\n{HEADERS}{OLDER}")
+        == f"{prefix}: it {REQUEST} See below."
+    )
+
+
+# ------------------------------------------------------------------ banners, disclaimers, ticket systems
+
+BANNERS = [
+    "[EXTERNAL]",
+    "[EXTERN]",
+    "CAUTION: This email originated from outside of the organization. Do not click links or open attachments "
+    "unless you recognize the sender.",
+    "This message was sent from an external sender.\nDo not open attachments you did not expect.",
+    "Achtung: Diese E-Mail kommt von außerhalb der Organisation.",
+    "This e-mail and any attachments are confidential and intended solely for the addressee.\n"
+    "If you are not the intended recipient, please delete it.",
+    "Disclaimer: the information in this message is privileged.",
+    "Diese E-Mail ist vertraulich und nur für den Empfänger bestimmt.",
+    "Ce message est confidentiel et réservé à son destinataire.",
+]
+
+
+@pytest.mark.parametrize("banner", BANNERS)
+def test_a_banner_goes_and_nothing_else_wherever_it_stands(banner: str) -> None:
+    assert words(f"{banner}\n\n{REQUEST}") == REQUEST
+    assert words(f"{REQUEST}\n\n{banner}") == REQUEST
+    assert words(f"{REQUEST}\n\n{banner}\n\nIt is the red one.") == f"{REQUEST} It is the red one."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Disclaimer: I am no engineer. {REQUEST}",
+        "The mail carrier left my parcel outside the door.",
+        "This email address is no longer mine, please change it.",
+        "I opened the attachment and the link is dead.",
+        "The ticket: it never came\nRequest: a refund",
+    ],
+)
+def test_what_only_looks_like_a_banner_stays(text: str) -> None:
+    assert clean(text).text == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "received from: anna@x.example",
+        "Ref:MSG0012345",
+        "ref:_00D20abcde._5002e12345:ref",
+        "You can view this ticket at https://desk.example/t/12",
+        "Ticket ID: INC-00123",
+        "Powered by Zendesk",
+        "Please do not reply to this email, it is not read.",
+    ],
+)
+def test_lines_of_ticket_systems_go(line: str) -> None:
+    assert words(f"{line}\n\n{REQUEST}") == REQUEST
+    assert words(f"{REQUEST}\n\n{line}") == REQUEST
+
+
+def test_files_written_into_the_text_go() -> None:
+    assert words(f"{REQUEST} data:image/png;base64,{'iVBORw0KGgo=' * 200} thanks") == f"{REQUEST} thanks"
+    assert words(f'<p>{REQUEST}</p><img src="data:image/png;base64,{"iVBORw0KGgo=" * 200}">') == REQUEST

@@ -43,6 +43,11 @@ def test_a_line_of_plain_ascii_comes_through_unchanged(text: str) -> None:
         ("\u202emy\u202c \u2066card\u2069", "my card"),
         ("my \x00card\x1b[0m", "my card[0m"),
         ("late 👍🏽 ❤️ 👩‍👧", "late 👍 ❤ 👩👧"),
+        ("der Druck ist mÃ¶glich, die GrÃ¶ÃŸe â€“ nicht", "der Druck ist möglich, die Größe - nicht"),
+        ("it doesnâ€™t work", "it doesn't work"),
+        ("voilÃ\u00a0 le cafÃ©", "voilà le café"),
+        ("one_x000D_\ntwo_x000D_three", "one\ntwo\nthree"),
+        ("Ärger mit Öl, naïve É À Ü ß", "Ärger mit Öl, naïve É À Ü ß"),
         ("half \ud83d a character", "half \ufffd a character"),
         ("l'écran est cassé", "l'écran est cassé"),
         ("WHERE IS MY PARCEL???", "WHERE IS MY PARCEL???"),
@@ -170,7 +175,9 @@ HOSTILE = [
     "<blockquote type=cite>", "<div class=gmail_quote></div>", "\r\n", "[cid:", "Sent from my ", "_", "-",
     " ", "\n" + " " * 200, "<o:p", "</", "&#",
     "<p style=display:none>", "<p style=display:none></p><p>", "<b x='display:display:",
-    "<p\n", "Confidentiality notice", "@",
+    "<p\n", "Confidentiality notice", "@", "[EXTERNAL]", "this email is confidential\n", "data:a/b;base64,",
+    "WG: ", "Fwd:\nFrom: x\nTo: y\nSubject: z\n", "-- Forwarded message --\n", "Ã¶", "Ã¶x ",
+    "this mail external ", "received from: x\n", "_x000D_", "see below\nFrom: x\nTo: y\nDate: z\n", "ticket: 1\n", "Disclaimer\n",
 ]  # fmt: skip
 
 
