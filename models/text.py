@@ -16,7 +16,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -211,16 +211,18 @@ def repair_mojibake(text: str) -> list[Edit]:
     """UTF-8 that was read as another encoding ("mÃ¶glich"), as it was meant."""
     if not _MAYBE_MOJIBAKE.search(text):
         return []
-    # Imported here: it takes as long as a hundred tickets, and most processes never meet such text.
+    from ftfy.chardata import UTF8_DETECTOR_RE  # slow to import, and most processes never meet such text
+
+    pieces = ((match, _repaired(match[0])) for match in UTF8_DETECTOR_RE.finditer(text))
+    return [(match.start(), match.end(), fixed) for match, fixed in pieces if fixed != match[0]]
+
+
+@lru_cache(maxsize=4096)
+def _repaired(piece: str) -> str:
     from ftfy import fix_encoding
     from ftfy.badness import is_bad
-    from ftfy.chardata import UTF8_DETECTOR_RE
 
-    return [
-        (match.start(), match.end(), fixed)
-        for match in UTF8_DETECTOR_RE.finditer(text)
-        if is_bad(match[0]) and (fixed := fix_encoding(match[0])) != match[0]
-    ]
+    return fix_encoding(piece) if is_bad(piece) else piece
 
 
 Step = tuple[tuple[Callable[[str], list[Edit]], int], ...]
