@@ -21,7 +21,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -31,14 +31,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from models.scope import Scope
 from models.tokenizer import Tokenizer
+from models.tradeoff import PrecisionError, Thresholds, Tradeoff
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1: without the trade-off
+READABLE_VERSIONS = (1, 2)
 MODEL, TOKENIZER, CONFIG, CARD = "model.onnx", "tokenizer.json", "config.json", "MODEL_CARD.md"
 REQUIRED = (MODEL, TOKENIZER, CARD)
 OPTIONAL = ("report.html", "report.json")
 UNSEALED = "0" * 64
-
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class BundleError(ValueError):
@@ -54,18 +54,6 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Thresholds(_Strict):
-    """When a ticket is routed without a person.
-
-    `confidence` was chosen on validation tickets so that at least the share `precision` of routed tickets is
-    right (a lower confidence bound); `coverage` is the share of validation tickets that reach it.
-    """
-
-    confidence: Share
-    precision: Share = 0.99
-    coverage: Share | None = None
-
-
 class BundleConfig(_Strict):
     """The content of config.json. `digest` and `sha256` are filled in by `write_bundle`."""
 
@@ -78,6 +66,7 @@ class BundleConfig(_Strict):
     vocab_size: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
     thresholds: Thresholds
+    tradeoff: Tradeoff | None = None  # what other precisions would route
     out_of_scope: Scope = Scope()
     reference: dict[str, Any] = {}
     recipe: dict[str, Any] = {}
@@ -93,6 +82,10 @@ class BundleConfig(_Strict):
             raise ValueError("teams must differ from each other")
         if 0 < self.window < 4:
             raise ValueError("a window of fewer than 4 tokens cannot be halved twice")
+        if self.thresholds.teams and len(self.thresholds.teams) != len(self.teams):
+            raise ValueError("thresholds.teams must have one threshold for each team")
+        if self.tradeoff is not None and len(self.tradeoff.team_tickets) != len(self.teams):
+            raise ValueError("tradeoff must have figures for each team")
         return self
 
 
@@ -313,8 +306,8 @@ def _parse_config(data: bytes) -> BundleConfig:
     except (ValueError, RecursionError) as error:
         raise BundleError(CONFIG, f"is not JSON: {error}") from None
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if type(version) is not int or version != SCHEMA_VERSION:
-        raise BundleError(CONFIG, f"has schema version {version!r}; this program reads {SCHEMA_VERSION}")
+    if type(version) is not int or version not in READABLE_VERSIONS:
+        raise BundleError(CONFIG, f"has schema version {version!r}; this program reads 1 to {SCHEMA_VERSION}")
     try:
         config = BundleConfig.model_validate_json(data)
     except ValidationError as error:
@@ -335,6 +328,29 @@ def _open_tokenizer(data: bytes, config: BundleConfig) -> Tokenizer:
         expected = f"{CONFIG} says {config.vocab_size}"
         raise BundleError(TOKENIZER, f"has {tokenizer.vocab_size} vocabulary entries, {expected}")
     return tokenizer
+
+
+def with_precision(bundle: Bundle, precision: float | None) -> Bundle:
+    """The bundle with the thresholds of another precision; None: those that it was written with.
+
+    BundleError where the bundle has no trade-off, or its validation tickets cannot show the precision.
+    """
+    if precision is None:
+        return bundle
+    tradeoff = bundle.config.tradeoff
+    if tradeoff is None:
+        kept = bundle.config.thresholds.precision
+        raise BundleError(
+            CONFIG, f"has one threshold only, for a precision of {kept:g}: train again to ask for another"
+        )
+    try:
+        thresholds = tradeoff.thresholds(precision)
+    except PrecisionError as error:
+        raise BundleError(CONFIG, str(error)) from None
+    if thresholds.confidence is None:
+        raise BundleError(CONFIG, tradeoff.caution(precision))
+    config = bundle.config.model_copy(update={"thresholds": thresholds})
+    return replace(bundle, config=config)
 
 
 def quiet_options() -> onnxruntime.SessionOptions:

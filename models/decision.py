@@ -1,8 +1,8 @@
 """From logits to a decision: the team, a calibrated confidence, and whether a person should review it.
 
-The confidence is a probability, calibrated with one temperature (Guo et al., 2017). A ticket is routed if the
-confidence reaches the bundle's threshold and `models.scope` gives no reason for review. Otherwise it goes to
-review with its reasons; `low_confidence` is that of the threshold.
+The confidence is a probability, calibrated with one temperature (Guo et al., 2017). A ticket is routed
+when the confidence reaches the threshold of its team (`models.tradeoff`) and `models.scope` gives no
+reason for review; otherwise it goes to review, with its reasons: `low_confidence`, or that of `models.scope`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer for one ticket; `probabilities` is in the order of the bundle's teams."""
+    """The answer for one ticket; `probabilities` is in the order of the bundle's teams.
+
+    `threshold` is the confidence that a ticket of this team must reach; None where none is enough.
+    """
 
     team: str
     confidence: float
+    threshold: float | None
     decision: Literal["route", "review"]
     reasons: list[Reason]
     probabilities: dict[str, float]
@@ -49,11 +53,14 @@ def decide(logits: np.ndarray, encoding: Encoding, config: BundleConfig) -> Deci
     probabilities = [weight / total for weight in weights]
     confidence = max(probabilities)
     reasons = review_reasons(encoding.text, largest, config.out_of_scope)
-    if confidence < config.thresholds.confidence:
+    team = probabilities.index(confidence)
+    threshold = config.thresholds.of(team)
+    if threshold is None or confidence < threshold:
         reasons.append("low_confidence")
     return Decision(
-        team=config.teams[probabilities.index(confidence)],
+        team=config.teams[team],
         confidence=confidence,
+        threshold=threshold,
         decision="review" if reasons else "route",
         reasons=reasons,
         probabilities=dict(zip(config.teams, probabilities, strict=True)),

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from models.tradeoff import HIGHEST_PRECISION, LOWEST_PRECISION
 from service.api.keys import Keys
 
 # Variables of the same prefix that other parts of the product read: where kernels are kept, and which
@@ -39,6 +40,12 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     workers: int = Field(1, ge=1, le=256, description="Worker processes; one per core is right.")
     bundle: Path = Field(SHIPPED_BUNDLE, description="Folder of the bundle to serve.", validate_default=True)
+    precision: float | None = Field(
+        None,
+        ge=LOWEST_PRECISION,
+        le=HIGHEST_PRECISION,
+        description="Share of routed tickets that should be right; not set = as the bundle was written.",
+    )
     bundle_watch_seconds: float = Field(
         0,
         ge=0,

@@ -48,6 +48,21 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def within(least: float, most: float) -> Callable[[str], float]:
+    """For argparse: a number from `least` to `most`."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
+        return number
+
+    return read
+
+
 def share(*, ends: bool) -> Callable[[str], float]:
     """For argparse: a share between 0 and 1, with or without the two `ends`."""
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from models.bundle import BundleError, load_bundle
+from models.bundle import BundleError, load_bundle, with_precision
+from models.tradeoff import HIGHEST_PRECISION, LOWEST_PRECISION
 from training.assess.evaluation import Evaluation, evaluate
-from training.command_line import guarded
+from training.command_line import guarded, within
 from training.data.columns import add_column_flags, add_held_out_flags, tickets_of
 from training.data.dataset import DataError
 
@@ -50,13 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__.split("\n")[0])
     parser.add_argument("--bundle", type=Path, required=True, metavar="DIR")
     parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="CSV, JSONL or Parquet")
+    parser.add_argument(
+        "--precision",
+        type=within(LOWEST_PRECISION, HIGHEST_PRECISION),
+        metavar="SHARE",
+        help="route as LARKFIELD_PRECISION does when serving (default: as the bundle was written)",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     add_column_flags(parser)
     add_held_out_flags(parser)
     options = parser.parse_args(arguments)
 
     def command() -> int:
-        bundle = load_bundle(options.bundle)
+        bundle = with_precision(load_bundle(options.bundle), options.precision)
         evaluation = evaluate(bundle, tickets_of(options, bundle.config.teams))
         print(json.dumps(asdict(evaluation), indent=1) if options.json else to_text(evaluation))
         return 0

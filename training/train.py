@@ -19,18 +19,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from models.bundle import Bundle, BundleError, check_replaceable, write_bundle
+from models.bundle import Bundle, BundleConfig, BundleError, check_replaceable, write_bundle
 from models.tokenizer import UNKNOWN_ID
-from training.assess.calibration import caution
+from models.tradeoff import HIGHEST_PRECISION, LOWEST_PRECISION
 from training.assess.checks import Checks, check
-from training.assess.evaluation import Answers, Evaluation, answer, assess
-from training.assess.label_errors import as_lines
-from training.command_line import guarded, share, whole
+from training.assess.evaluation import Answers, Evaluation
+from training.assess.label_errors import as_lines, expected_errors
+from training.command_line import guarded, share, whole, within
 from training.data.columns import add_column_flags, columns_of
 from training.data.corrections import read_corrections, to_csv
 from training.data.corrections import write_csv as write_table
 from training.data.dataset import DataError, Dataset, Tickets, clean_columns, find_files, load_dataset
-from training.export.bundle_builder import calibrate, uncalibrated_bundle, with_metrics
+from training.export.bundle_builder import calibrate, uncalibrated_bundle, validate, with_metrics
 from training.export.onnx_graph import to_onnx
 from training.fit import distributed
 from training.fit.device import CPU, DEVICE_NAMES, Device, DeviceError, choose_device
@@ -40,12 +40,14 @@ from training.recipe import LARGEST_SEED, MOST_EPOCHS, Recipe, RecipeError, load
 from training.report.card import model_card
 from training.report.figures import figures, to_json
 from training.report.page import page
+from training.report.routing import precision_table, team_table, to_text
 from training.synthetic import generate
 from training.synthetic.files import write_csv
 from training.synthetic.tickets import MOST
 
 SYNTHETIC_TICKETS = 6_000
 LONGEST_NAME = 200
+SHOWN_TEAMS = 20  # in the console
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def run(
     report: str = "texts",
     done: Sequence[dict[str, str]] = (),
     device: Device = CPU,
+    precision: float | None = None,
 ) -> Run | None:
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
@@ -93,9 +96,9 @@ def run(
     if distributed.rank() > 0:
         return None
     model = to_onnx(network)
-    bundle = calibrate(uncalibrated_bundle(model, tokenizer, dataset, recipe, out, name), dataset)
-    answers = answer(bundle, dataset.valid.texts)
-    evaluation = assess(answers, dataset.valid, dataset.teams)
+    bundle = uncalibrated_bundle(model, tokenizer, dataset, recipe, out, name)
+    bundle = calibrate(bundle, dataset, precision)
+    answers, evaluation = validate(bundle, dataset)
     bundle = with_metrics(bundle, answers, evaluation)
     checks = Checks() if report == "none" else check(bundle, dataset, recipe.seed)
     texts = report == "texts"
@@ -232,18 +235,33 @@ def summary(result: Run) -> str:
         f"calibration error {evaluation.calibration_error:.4f}; {evaluation.coverage:.1%} routed"
         + (f", {precision:.2%} of those right" if precision is not None else "")
     )
-    warning = caution(result.bundle.config.thresholds, evaluation.tickets)
-    if warning:
-        lines.append(warning)
+    lines += routing(result.bundle.config)
     if result.checks.suspects:
         lines.append(
-            f"{len(result.checks.suspects):,} tickets are probably labelled wrongly: "
+            f"{len(result.checks.suspects):,} tickets are each more probably labelled wrongly than "
+            f"rightly, {expected_errors(result.checks.suspects):.0f} of them are expected to be: "
             f"{label_errors(result.bundle.folder).name}"
             + (f" ({result.checks.doubt})" if result.checks.doubt else "")
         )
     elif result.checks.baselines:
         lines.append("no suspected label errors in the training tickets")
     return "\n".join(lines)
+
+
+def routing(config: BundleConfig) -> list[str]:
+    """What the precision that was asked for routes, and what others would."""
+    tradeoff, wanted = config.tradeoff, config.thresholds.precision
+    if tradeoff is None:
+        return []
+    warning = tradeoff.caution(wanted)
+    return [
+        "",
+        *to_text(precision_table(tradeoff, wanted)),
+        "",
+        *to_text(team_table(config), SHOWN_TEAMS),
+        "",
+        *([f"{warning}. Choose another with LARKFIELD_PRECISION when serving."] if warning else []),
+    ]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -293,15 +311,22 @@ def parser() -> argparse.ArgumentParser:
         help="auto: a GPU where PyTorch finds one, else the CPU; emulator: the CPU, with every attention "
         "executed by attention.cu itself, thousands of times slower (default: auto)",
     )
+    made.add_argument(
+        "--precision",
+        type=within(LOWEST_PRECISION, HIGHEST_PRECISION),
+        metavar="SHARE",
+        help="of the tickets routed without a person, how many should be right (default: the highest of .99, "
+        ".98, .95, .90 at which a tenth of the tickets is routed); serving can choose another",
+    )
     made.add_argument("--name", help="the bundle's name (default: the name of its folder)")
     add_column_flags(made)
     checks = made.add_argument_group("checks")
     checks.add_argument(
         "--valid-share",
         type=share(ends=False),
-        default=0.1,
         metavar="SHARE",
-        help="of the tickets, when there is no validation file (default: 0.1)",
+        help="of the tickets, when there is no validation file (default: 0.2; from 3,000 on 0.15, from "
+        "5,000 on 0.1)",
     )
     checks.add_argument(
         "--time-column", metavar="NAME", help="validate on the newest tickets, by the time in this column"
@@ -366,7 +391,7 @@ def command(options: argparse.Namespace) -> int:
         f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
         f"{len(dataset.teams)} teams"
     )
-    result = run(dataset, recipe, out, name, options.report, done, device)
+    result = run(dataset, recipe, out, name, options.report, done, device=device, precision=options.precision)
     distributed.stop()
     if result is None:
         return 0

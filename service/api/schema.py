@@ -55,6 +55,8 @@ _ANSWER: dict[str, JsonValue] = {
     "ticket_id": "T-1001",
     "team": "payment",
     "confidence": 0.97,
+    "threshold": 0.84,
+    "precision": 0.95,
     "decision": "route",
     "reasons": [],
     "probabilities": {
@@ -108,6 +110,10 @@ class RouteResponse(BaseModel):
     ticket_id: str | None
     team: str = Field(description="The most probable team.")
     confidence: float = Field(ge=0, le=1, description="Calibrated probability that this team is right.")
+    threshold: float | None = Field(
+        ge=0, le=1, description="The confidence that a ticket of this team must reach; null: none is enough."
+    )
+    precision: float = Field(ge=0, le=1, description="The share of routed tickets that should be right.")
     decision: Literal["route", "review"] = Field(description="Route it, or let a person look first.")
     reasons: list[str] = Field(description="Why a person should look; empty for `route`.")
     probabilities: dict[str, float]
@@ -168,6 +174,36 @@ class ReloadResponse(BaseModel):
     model: ModelName
     previous: ModelName | None
     workers: int
+
+
+class PrecisionChoice(BaseModel):
+    """What a precision would route, by the validation tickets."""
+
+    precision: float = Field(description="The share of routed tickets that should be right.")
+    coverage: float = Field(description="The share of tickets that is routed.")
+    at_least: float = Field(description="Lower bound of the share of routed tickets that are right.")
+    wrong_per_hour: float = Field(description="Wrong ones that one more hour of review would find.")
+
+
+class TeamThreshold(BaseModel):
+    """When a ticket of a team is routed; figures are of validation tickets, null where there are none."""
+
+    team: str
+    threshold: float | None = Field(description="The confidence to reach; null: none is enough.")
+    tickets: int | None = Field(description="Those answered with this team.")
+    routed: int | None = Field(description="Of these, those routed.")
+    at_least: float | None = Field(description="Lower bound of the share of these that are right.")
+
+
+class TradeoffResponse(BaseModel):
+    """How right routed tickets should be, and what that and other precisions route."""
+
+    precision: float = Field(description="What is asked for now.")
+    tickets: int | None = Field(description="Validation tickets; null: the bundle has one threshold only.")
+    caution: str = Field(description="What to know about this precision; empty: nothing.")
+    reviewed_per_hour: int = Field(description="Tickets that a person is assumed to review in an hour.")
+    choices: list[PrecisionChoice] = Field(description="Those that can be shown, in rising order.")
+    teams: list[TeamThreshold]
 
 
 class Health(BaseModel):

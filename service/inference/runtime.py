@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from models.bundle import Bundle, load_bundle
+from models.bundle import Bundle, load_bundle, with_precision
 from models.windows import read_windows
 from service.settings import Settings
 
@@ -36,22 +36,29 @@ class Runtime:
         self.name = bundle.config.name
         self.version = bundle.config.version
         self.provider = bundle.session.get_providers()[0].removesuffix("ExecutionProvider")
+        tradeoff, precision = bundle.config.tradeoff, bundle.config.thresholds.precision
+        self.caution = tradeoff.caution(precision) if tradeoff else ""
         on_gpu = self.provider != "CPU"
         self.batch_tokens = settings.batch_tokens or (65_536 if on_gpu else 512)
         self.batch_tickets = settings.batch_tickets or (512 if on_gpu else 16)
 
     @classmethod
     def load(cls, folder: Path, settings: Settings) -> Runtime:
-        """Verify and open a bundle, and run it a few times; BundleError where it is not sound."""
+        """Verify and open a bundle, and run it a few times.
+
+        BundleError where it is not sound, or cannot show the precision of the settings.
+        """
         bundle = load_bundle(
             folder, session_options=session_options(settings), providers=providers(settings.provider)
         )
-        runtime = cls(bundle, settings)
+        runtime = cls(with_precision(bundle, settings.precision), settings)
         runtime.warm()
         log.info(
             "bundle loaded",
             extra={"bundle": runtime.name, "version": runtime.version, "provider": runtime.provider},
         )
+        if runtime.caution:
+            log.warning("few or no tickets will be routed", extra={"reason": runtime.caution})
         return runtime
 
     def warm(self) -> None:

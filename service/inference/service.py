@@ -61,6 +61,8 @@ class Answer:
             "ticket_id": self.ticket.ticket_id,
             "team": decision.team,
             "confidence": decision.confidence,
+            "threshold": decision.threshold,
+            "precision": self.runtime.config.thresholds.precision,
             "decision": decision.decision,
             "reasons": decision.reasons,
             "probabilities": decision.probabilities,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from models.bundle import BundleConfig, Thresholds, write_bundle
+from models.bundle import BundleConfig, write_bundle
 from models.tokenizer import Tokenizer, build_word_tokenizer
+from models.tradeoff import Thresholds
 from tests.models.small_graph import small_graph
 
 TEXTS = ["my parcel is late, my parcel is lost", "refund my card, refund my order", "parcel late card lost"]

@@ -152,7 +152,7 @@ def test_a_file_far_too_large_is_not_read_whole(small_bundle: Path) -> None:
     refused(small_bundle, "model.onnx", "larger than 128 MB")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.5])
+@pytest.mark.parametrize("version", [0, 3, "1", None, True, 1.5])
 def test_another_schema_version(small_bundle: Path, version: object) -> None:
     content = json.loads((small_bundle / "config.json").read_text()) | {"schema_version": version}
     (small_bundle / "config.json").write_text(json.dumps(content))
@@ -185,6 +185,9 @@ def test_a_config_that_is_no_json_object(small_bundle: Path, data: bytes) -> Non
         ("thresholds", {"confidence": 1.2}),
         ("thresholds", {}),
         ("thresholds", None),
+        ("thresholds", {"confidence": 0.7, "teams": [0.5]}),
+        ("tradeoff", {"tickets": 10, "team_tickets": [10], "choices": []}),
+        ("tradeoff", {"tickets": 10, "team_tickets": [10], "choices": [{"precision": 0.9}]}),
         ("sha256", {"model.onnx": 5}),
         ("vocab_size", True),
         ("window", -1),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.bundle import BundleConfig, Thresholds
+from models.bundle import BundleConfig
 from models.decision import calibrated, decide
 from models.tokenizer import Tokenizer, build_word_tokenizer
+from models.tradeoff import Thresholds
 
 TOKENIZER = Tokenizer(build_word_tokenizer(["my parcel is late"], min_count=1), 20)
 ENCODING = TOKENIZER.encode("my parcel is late")

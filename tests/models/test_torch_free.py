@@ -16,7 +16,6 @@ TRAINING_ONLY = [
     "pandas",
     "pyarrow",
     "matplotlib",
-    "cleanlab",
 ]
 
 

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.bundle import BundleConfig, Thresholds, write_bundle
+from models.bundle import BundleConfig, write_bundle
 from models.tokenizer import Tokenizer, build_word_tokenizer
+from models.tradeoff import Thresholds, Tradeoff
 from tests.models.small_graph import small_graph
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,9 @@ TEAMS = ["delivery", "payment", "account"]
 PATIENCE_SECONDS = 150.0
 
 
-def make_bundle(folder: Path, version: str = "1", max_tokens: int = 600) -> Path:
+def make_bundle(
+    folder: Path, version: str = "1", max_tokens: int = 600, tradeoff: Tradeoff | None = None
+) -> Path:
     """A sound bundle: "parcel", "late", "lost" speak for delivery, "card" and "refund" for payment."""
     library = build_word_tokenizer(TEXTS)
     tokenizer = Tokenizer(library, max_tokens)
@@ -50,7 +53,8 @@ def make_bundle(folder: Path, version: str = "1", max_tokens: int = 600) -> Path
             max_tokens=max_tokens,
             vocab_size=tokenizer.vocab_size,
             temperature=1.0,
-            thresholds=Thresholds(confidence=0.7),
+            thresholds=tradeoff.thresholds(tradeoff.default()) if tradeoff else Thresholds(confidence=0.7),
+            tradeoff=tradeoff,
         ),
         model_card="# Small\nKnows three teams.\n",
     )

@@ -395,18 +395,18 @@ def test_corrections_that_cannot_be_read_stop_before_training_and_stay(tickets_c
 
 
 def test_a_small_file_is_told_what_it_cannot_show(tickets_csv, tmp_path, capsys):
-    """About three tickets a team to validate on cannot show 99 % precision; at most one is routed."""
+    """A handful of validation tickets cannot show any usual precision, so none is routed."""
     out = tmp_path / "o"
-    arguments = ["--data", str(tickets_csv(90)), "--out", str(out), "--recipe", "baseline", "--epochs", "12"]
+    arguments = ["--data", str(tickets_csv(30)), "--out", str(out), "--recipe", "baseline", "--epochs", "12"]
     assert train_command.main(arguments) == 0
     printed = capsys.readouterr().out
-    told = "validation tickets are too few to show that 99% of the routed ones are right"
+    told = "validation tickets cannot show a precision of 0.9; they can: "
     assert told in printed
     assert "recipe baseline: 12 epochs, then" in printed
     assert "no suspected label errors in the training tickets" in printed
     report = json.loads((out / "report.json").read_text())
-    assert report["thresholds"]["confidence"] >= 0.99
-    assert report["validation"]["coverage"] * report["validation"]["tickets"] <= 1
+    assert report["thresholds"]["confidence"] is None
+    assert report["validation"]["coverage"] == 0
     assert told in (out / "report.html").read_text()
     assert told in (out / "MODEL_CARD.md").read_text()
     assert "No training ticket is probably labelled" in (out / "MODEL_CARD.md").read_text()

@@ -1,30 +1,38 @@
-"""Which tickets are probably labelled with the wrong team, most suspicious first.
+"""Which tickets are probably labelled with the wrong team, most probable first.
 
 Word counts with a linear support vector machine, trained five times, give every ticket scores from a model
-that never saw it, and one temperature makes them probabilities; confident learning (Northcutt et al., 2021,
-the cleanlab library) finds the labels that these contradict. A person looks through the CSV, fills in
-`corrected_team` where the label was wrong, and trains again with `--corrections`.
+that never saw it. A label is explained by one of two things: the scores, softened by one temperature and
+with a bias for each team, or a slip that names any team with equal probability. How frequent slips are is
+estimated together with temperature and biases, by maximum likelihood; the probability that a label is a slip
+follows by Bayes' rule. So a ticket that could belong to two teams is no suspect, and neither is everything
+that word counts get wrong. Tickets more probably wrong than right are listed: at least half of the list is
+expected to be wrong. (A mixture for noise in labels as in Raykar et al., 2010, and Goldberger and
+Ben-Reuven, 2017, with one rate.)
+
+A person looks through the CSV, fills in `corrected_team` where the label was wrong, and trains again with
+`--corrections`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from cleanlab.filter import find_label_issues
-from cleanlab.rank import get_label_quality_scores
+from scipy.optimize import minimize
+from scipy.special import expit, log_softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
-from models.decision import calibrated
-from training.assess.calibration import fit_temperature
 from training.data.corrections import key_of
 from training.data.dataset import Tickets
 
 FOLDS = 5
 # More tickets than this are checked piece by piece: each piece is checked by a model of its own.
 MOST_TICKETS = 20_000
+LISTED_FROM = 0.5  # probability that the label is wrong
+# Rates of slips, as log-odds, from which the search starts: 0.7 % and 8 %.
+_FIRST_RATES = (-5.0, -2.5)
 
 
 @dataclass(frozen=True)
@@ -36,15 +44,20 @@ class Suspect:
     row: int
     team: str
     suggested_team: str
-    quality: float  # 0 = surely wrong, 1 = surely right
+    probability: float  # that the label is wrong
 
 
 def find_suspects(tickets: Tickets, seed: int = 0) -> list[Suspect]:
-    """Suspected label errors, most suspicious first. Teams with fewer than FOLDS tickets are not checked."""
+    """Suspected label errors, most probable first. Teams with fewer than FOLDS tickets are not checked."""
     order = np.random.default_rng(seed).permutation(len(tickets))
     pieces = np.array_split(order, -(-len(tickets) // MOST_TICKETS))
     suspects = [suspect for piece in pieces for suspect in _in_piece(tickets, np.sort(piece), seed)]
-    return sorted(suspects, key=lambda suspect: suspect.quality)
+    return sorted(suspects, key=lambda suspect: -suspect.probability)
+
+
+def expected_errors(suspects: Sequence[Suspect]) -> float:
+    """How many of the listed labels are expected to be wrong."""
+    return sum(suspect.probability for suspect in suspects)
 
 
 def _in_piece(tickets: Tickets, rows: np.ndarray, seed: int) -> list[Suspect]:
@@ -54,37 +67,60 @@ def _in_piece(tickets: Tickets, rows: np.ndarray, seed: int) -> list[Suspect]:
     if len(checked) < 2:
         return []
     labels = np.searchsorted(checked, [tickets.teams[row] for row in rows])
-    probabilities = out_of_fold([tickets.texts[row] for row in rows], labels, seed)
-    found = find_label_issues(
-        labels,
-        probabilities,
-        filter_by="prune_by_noise_rate",
-        return_indices_ranked_by="self_confidence",
-        n_jobs=1,
-    )
-    quality = get_label_quality_scores(labels, probabilities, method="self_confidence")
+    scores = out_of_fold([tickets.texts[row] for row in rows], labels, seed)
+    wrong, suggested = slips(scores, labels)
     return [
         Suspect(
             index=int(rows[at]),
             ticket_id=tickets.ids[rows[at]],
             row=tickets.rows[rows[at]],
             team=tickets.teams[rows[at]],
-            suggested_team=str(checked[probabilities[at].argmax()]),
-            quality=float(quality[at]),
+            suggested_team=str(checked[suggested[at]]),
+            probability=float(wrong[at]),
         )
-        for at in found
-        if probabilities[at].argmax() != labels[at]
+        for at in np.flatnonzero((wrong >= LISTED_FROM) & (suggested != labels))
     ]
 
 
 def out_of_fold(texts: list[str], labels: np.ndarray, seed: int) -> np.ndarray:
-    """(tickets, teams) probabilities of each ticket by a model trained on the other folds."""
+    """(tickets, teams) scores of each ticket by a model trained on the other folds."""
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LinearSVC())
-    scores = cross_val_predict(model, texts, labels, cv=folds, method="decision_function")
-    if scores.ndim == 1:  # two teams
-        scores = np.stack([-scores, scores], axis=1)
-    return calibrated(scores, fit_temperature(scores, labels))
+    scores: np.ndarray = cross_val_predict(model, texts, labels, cv=folds, method="decision_function")
+    return scores if scores.ndim == 2 else np.stack([-scores, scores], axis=1)  # two teams
+
+
+def slips(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each label (tickets,): the probability that it is a slip, and the team that the scores name.
+
+    The scores (tickets, teams) are those of a model that did not see the ticket.
+    """
+    tickets, teams = scores.shape
+    rows = np.arange(tickets)
+
+    def parts(parameters: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
+        """(tickets, teams) probabilities without slips, the rate of slips, (tickets,) of the label."""
+        clean = np.exp(log_softmax(scores * np.exp(parameters[0]) + parameters[2:], axis=1))
+        rate = float(expit(parameters[1]))
+        return clean, rate, (1 - rate) * clean[rows, labels] + rate / teams
+
+    def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        """Negative log-likelihood, with biases held near 0, and its gradient."""
+        clean, rate, likely = parts(parameters)
+        no_slip = (1 - rate) * clean[rows, labels] / likely
+        pull = clean * no_slip[:, None]
+        pull[rows, labels] -= no_slip
+        gradient = np.empty_like(parameters)
+        gradient[0] = (pull * scores).sum() * np.exp(parameters[0])
+        gradient[1] = ((clean[rows, labels] - 1 / teams) / likely).sum() * rate * (1 - rate)
+        gradient[2:] = pull.sum(axis=0) + parameters[2:]
+        return float(-np.log(likely).sum() + (parameters[2:] ** 2).sum() / 2), gradient
+
+    starts = (np.concatenate([[1.0, rate], np.zeros(teams)]) for rate in _FIRST_RATES)
+    bounds = [(-3.0, 6.0), (-20.0, 3.0), *[(-20.0, 20.0)] * teams]
+    found = [minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds) for start in starts]
+    clean, rate, likely = parts(min(found, key=lambda one: float(one.fun)).x)
+    return rate / teams / likely, clean.argmax(axis=1)
 
 
 def as_lines(suspects: Sequence[Suspect], tickets: Tickets, trained_on: int) -> list[dict[str, str]]:
@@ -99,7 +135,7 @@ def as_lines(suspects: Sequence[Suspect], tickets: Tickets, trained_on: int) -> 
             "part": "training" if one.index < trained_on else "validation",
             "team": one.team,
             "suggested_team": one.suggested_team,
-            "label_quality": f"{one.quality:.4f}",
+            "probability_wrong": f"{one.probability:.4f}",
             "corrected_team": "",
             "text_key": key_of(tickets.texts[one.index]),
             "text": tickets.texts[one.index],

@@ -29,7 +29,7 @@ COLUMNS = (
     "part",
     "team",
     "suggested_team",
-    "label_quality",
+    "probability_wrong",
     "corrected_team",
     "text_key",
     "text",

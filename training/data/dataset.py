@@ -36,6 +36,9 @@ __all__ = [
 ]
 
 VALID_NAMES = ("valid", "validation", "val", "dev")
+# (fewer tickets than, share to validate on); the steps are few, so that a growing file seldom crosses one.
+VALID_SHARES = ((3_000, 0.2), (5_000, 0.15))
+LEAST_VALID_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def load_dataset(
     *,
     columns: Columns | None = None,
     min_tickets: int = 5,
-    valid_share: float = 0.1,
+    valid_share: float | None = None,
     max_dropped: float = 0.05,
     encoding: str | None = None,
     skip_rows: int = 0,
@@ -69,8 +72,8 @@ def load_dataset(
     """Read, check and split labelled tickets.
 
     `data` is a file, or a folder with train and valid files (or with one file). Without a validation file
-    about `valid_share` of the tickets is set apart: by their texts, or the newest where `columns` names the
-    time; tickets of one template stay on one side.
+    about `valid_share` of the tickets (None: see `usual_valid_share`) is set apart: by their texts, or the
+    newest where `columns` names the time; tickets of one template stay on one side.
     Teams with fewer than `min_tickets` training tickets are dropped. `corrections` is a table
     as `training.data.corrections` reads it, for tickets of both sides. Raises DataError, all faults listed.
     """
@@ -100,9 +103,10 @@ def load_dataset(
     warn_leaks(train, faults)
     faults.stop_if_fatal()
     teams = tuple(sorted(set(train.teams)))
-    share = valid_share if known is None else None
+    share = None
     if known is None:
-        train, known = (split_by_time if columns.time else split_by_text)(train, valid_share)
+        share = usual_valid_share(len(train)) if valid_share is None else valid_share
+        train, known = (split_by_time if columns.time else split_by_text)(train, share)
     if not len(known):
         detail = "no ticket is left to validate on: every team needs two different texts, or give --valid"
         faults.add("empty_validation", train.file, "stops", detail)
@@ -238,6 +242,14 @@ def team_names(teams: Iterable[str]) -> str:
     """The first ten of the teams, for a message."""
     shown = sorted(set(teams))
     return ", ".join(f"'{printable(team, 60)}'" for team in shown[:10]) + (", …" if len(shown) > 10 else "")
+
+
+def usual_valid_share(tickets: int) -> float:
+    """A fifth of a small file and a tenth of a large one: about 500 tickets or more where there are enough.
+
+    Few validation tickets show little: the confidence and the thresholds rest on nothing else.
+    """
+    return next((share for fewer_than, share in VALID_SHARES if tickets < fewer_than), LEAST_VALID_SHARE)
 
 
 def fingerprint(tickets: Tickets) -> str:

@@ -1,21 +1,23 @@
 """Builds the bundle in memory: exported graph, calibration, scope, and metrics on validation tickets."""
 
 import hashlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
-from models.bundle import Bundle, BundleConfig, Thresholds, quiet_options
+from models.bundle import Bundle, BundleConfig, quiet_options
 from models.decision import calibrated
 from models.reference import reference
 from models.scope import review_reasons
 from models.tokenizer import Tokenizer
-from training.assess.calibration import choose_threshold, fit_temperature
-from training.assess.evaluation import Answers, Evaluation, answer
+from models.tradeoff import Thresholds
+from training.assess.calibration import calibration_error, cross_fitted_confidence, fit_temperature
+from training.assess.evaluation import Answers, Evaluation, answer, assess
 from training.assess.scope import fit as fit_scope
+from training.assess.thresholds import fit_tradeoff
 from training.data.dataset import Dataset, fingerprint
 from training.recipe import Recipe
 from training.versions import library_versions
@@ -42,31 +44,46 @@ def uncalibrated_bundle(
     return Bundle(out, config, tokenizer, session)
 
 
-def calibrate(bundle: Bundle, dataset: Dataset) -> Bundle:
-    """Fit the temperature, the scope and the threshold on the exported graph's validation logits."""
+def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) -> Bundle:
+    """Temperature, what is in scope, and the trade-off of precision and coverage, through the exported graph.
+
+    `precision` is the share of routed tickets that should be right; None: the bundle's default
+    (`Tradeoff.default`).
+    """
     train, valid = dataset.train, dataset.valid
-    number = {team: place for place, team in enumerate(dataset.teams)}
-    logits = answer(bundle, valid.texts).logits
-    targets = np.array([number[team] for team in valid.teams])
+    logits, targets = answer(bundle, valid.texts).logits, team_numbers(dataset)
     temperature = fit_temperature(logits, targets)
     scope = fit_scope(train.texts, train.teams, valid.texts, logits)
-    in_scope = np.array(
-        [
-            not review_reasons(text, max(row), scope)
-            for text, row in zip(valid.texts, logits.tolist(), strict=True)
-        ]
-    )
-    probabilities = calibrated(logits[in_scope], temperature)
-    thresholds = choose_threshold(
-        probabilities.max(axis=1), probabilities.argmax(axis=1) == targets[in_scope]
-    )
-    coverage = (thresholds.coverage or 0.0) * float(in_scope.mean())
+    largest = logits.max(axis=1).tolist()
+    in_scope = [
+        not review_reasons(text, logit, scope) for text, logit in zip(valid.texts, largest, strict=True)
+    ]
+    answered = logits.argmax(axis=1)
+    confidence = calibrated(logits, temperature).max(axis=1)
+    tradeoff = fit_tradeoff(confidence, answered == targets, answered, np.array(in_scope), len(dataset.teams))
+    wanted = tradeoff.default() if precision is None else precision
     return _with_config(
         bundle,
         temperature=temperature,
         out_of_scope=scope,
-        thresholds=thresholds.model_copy(update={"coverage": coverage}),
+        tradeoff=tradeoff,
+        thresholds=tradeoff.thresholds(wanted),
     )
+
+
+def team_numbers(dataset: Dataset) -> np.ndarray:
+    """The teams of the validation tickets (tickets,) as their places among the teams."""
+    number = {team: place for place, team in enumerate(dataset.teams)}
+    return np.array([number[team] for team in dataset.valid.teams])
+
+
+def validate(bundle: Bundle, dataset: Dataset) -> tuple[Answers, Evaluation]:
+    """The answers to the validation tickets and their figures; the calibration error is cross-fitted."""
+    answers, targets = answer(bundle, dataset.valid.texts), team_numbers(dataset)
+    confidence = cross_fitted_confidence(answers.logits, targets)
+    error = calibration_error(confidence, answers.logits.argmax(axis=1) == targets)
+    evaluation = assess(answers, dataset.valid, dataset.teams)
+    return answers, replace(evaluation, calibration_error=error)
 
 
 def with_metrics(bundle: Bundle, answers: Answers, evaluation: Evaluation) -> Bundle:

@@ -3,18 +3,24 @@
 import numpy as np
 
 from models.bundle import BundleConfig
-from training.assess.calibration import caution, precision_bound
 from training.assess.checks import Checks
 from training.assess.evaluation import Evaluation
+from training.assess.thresholds import precision_bound
 from training.data.dataset import Dataset
+from training.report.routing import (
+    EXPLANATION,
+    TEAM_EXPLANATION,
+    in_table,
+    precision_table,
+    team_table,
+    to_markdown,
+)
 
 
 def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, checks: Checks) -> str:
     """The model card in Markdown."""
     at_least = float(precision_bound(np.array(evaluation.correct), np.array(evaluation.tickets)))
-    warning = caution(config.thresholds, evaluation.tickets)
-    precision = f"; at least {config.thresholds.precision:.1%} of these are right (lower bound at 95 %)"
-    shown = "" if warning else precision
+    warning = config.tradeoff.caution(config.thresholds.precision) if config.tradeoff else ""
     faults = [f"- {fault}" for fault in dataset.faults] or ["- none found"]
     parts = [
         f"# {config.name}, version {config.version}",
@@ -38,14 +44,17 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
         f"- {evaluation.correct:,} of {evaluation.tickets:,} validation tickets right "
         f"({evaluation.accuracy:.2%}; at 95 % certainty at least {at_least:.1%} of all such tickets), "
         f"macro-F1 {evaluation.macro_f1:.4f}",
-        f"- calibration error {evaluation.calibration_error:.4f} (15 bins, "
+        f"- calibration error {evaluation.calibration_error:.4f} (cross-fitted, 15 groups, "
         f"temperature {config.temperature:.3f})",
-        f"- routed without a person: {evaluation.coverage:.1%} of them, those whose confidence is at least "
-        f"{config.thresholds.confidence:.4f}{shown}",
+        f"- routed without a person: {evaluation.coverage:.1%} of them, for a precision of "
+        f"{config.thresholds.precision:g}; at least {config.thresholds.at_least or 0:.1%} of these are right "
+        "(lower bound at 95 %)",
         *([f"- {warning}"] if warning else []),
         "",
-        "The temperature and the threshold were chosen on the same validation tickets that these figures "
+        "The temperature and the thresholds were chosen on the same validation tickets that these figures "
         "come from: expect slightly less on new ones.",
+        "",
+        *_routing(config),
         "",
         "| team | tickets | precision | recall |",
         "|---|---|---|---|",
@@ -64,9 +73,22 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
     return "\n".join(parts) + "\n"
 
 
-def in_table(name: str) -> str:
-    """A name escaped for a cell of a Markdown table."""
-    return name.replace("|", r"\|").replace("<", "&lt;")
+def _routing(config: BundleConfig) -> list[str]:
+    """The trade-off of precision and coverage, for all and for each team."""
+    if config.tradeoff is None:
+        return []
+    return [
+        "### How right, how many",
+        EXPLANATION,
+        "",
+        *to_markdown(precision_table(config.tradeoff, config.thresholds.precision)),
+        "",
+        TEAM_EXPLANATION,
+        "",
+        *to_markdown(team_table(config)),
+        "",
+        "### Each team",
+    ]
 
 
 def _beside(evaluation: Evaluation, checks: Checks) -> list[str]:

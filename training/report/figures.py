@@ -13,12 +13,14 @@ import numpy as np
 
 from models.bundle import BundleConfig
 from training.assess.baselines import Baseline
-from training.assess.calibration import caution, coverage_curve, precision_bound, reliability
+from training.assess.calibration import coverage_curve, reliability
 from training.assess.checks import Checks
 from training.assess.evaluation import Answers, Evaluation
-from training.assess.label_errors import Suspect
+from training.assess.label_errors import Suspect, expected_errors
+from training.assess.thresholds import precision_bound
 from training.data.dataset import Dataset, Tickets
 from training.fit.loop import Epoch
+from training.report.routing import precision_table, team_table
 
 WORST_MISTAKES = 30
 SHOWN_SUSPECTS = 200
@@ -55,7 +57,7 @@ def figures(
         "confusions": _confusions(dataset.valid.teams, answers.teams),
         "temperature": config.temperature,
         "thresholds": config.thresholds.model_dump(),
-        "caution": caution(config.thresholds, len(dataset.valid)),
+        **_routing(config),
         "reliability": reliability(answers.confidence, correct),
         "coverage": coverage_curve(answers.confidence, correct),
         "review_reasons": dict(Counter(reason for one in answers.tickets for reason in one.reasons)),
@@ -64,8 +66,21 @@ def figures(
             "looked_for": bool(checks.baselines),
             "doubt": checks.doubt,
             "count": len(checks.suspects),
+            "expected": expected_errors(checks.suspects),
             "first": [_suspect(one, dataset.checked, texts) for one in checks.suspects[:SHOWN_SUSPECTS]],
         },
+    }
+
+
+def _routing(config: BundleConfig) -> dict[str, Any]:
+    """The trade-off of precision and coverage: plain values, tables to show, and what to know first."""
+    tradeoff, wanted = config.tradeoff, config.thresholds.precision
+    assert tradeoff is not None
+    return {
+        "tradeoff": tradeoff.model_dump(),
+        "precision_table": asdict(precision_table(tradeoff, wanted)),
+        "team_table": asdict(team_table(config)),
+        "caution": tradeoff.caution(wanted),
     }
 
 

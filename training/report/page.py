@@ -6,6 +6,7 @@ from typing import Any
 
 from training.report import pictures
 from training.report.pictures import Picture
+from training.report.routing import EXPLANATION, TEAM_EXPLANATION
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --paper: #fff; --faint: #52606d; --line: #d9e2ec;
@@ -177,27 +178,35 @@ def _teams(report: dict[str, Any]) -> str:
 
 
 def _confidence(report: dict[str, Any]) -> str:
-    figures, thresholds = report["validation"], report["thresholds"]
+    figures = report["validation"]
     reasons = [[reason, count] for reason, count in report["review_reasons"].items()]
     return (
         "<h2>When a person reviews</h2>"
-        f"<p>Temperature {report['temperature']:.3f}; routed from a confidence of "
-        f"{thresholds['confidence']:.4f}"
-        + (
-            f". {escape(report['caution'])}"
-            if report["caution"]
-            else f", chosen so that at least {thresholds['precision']:.2%} of routed tickets are right "
-            "(lower bound at 95 %)."
-        )
-        + " Both were chosen on these validation tickets.</p>"
+        f"<p>Temperature {report['temperature']:.3f}. {_asked(report)} Both were chosen on these validation "
+        "tickets; the calibration error is cross-fitted: no ticket was measured with a temperature that it "
+        f"helped to choose.</p><p>{escape(EXPLANATION)}</p>"
+        + _shown(report["precision_table"])
+        + folded("each team", f"<p>{escape(TEAM_EXPLANATION)}</p>" + _shown(report["team_table"]))
         + figure(pictures.reliability(report["reliability"], figures["calibration_error"]))
-        + figure(
-            pictures.coverage(
-                report["coverage"], thresholds["confidence"], figures["coverage"], figures["routed_precision"]
-            )
-        )
+        + figure(pictures.coverage(report["coverage"], figures["coverage"], figures["routed_precision"]))
         + (table(["reason for review", "validation tickets"], reasons) if reasons else "")
     )
+
+
+def _asked(report: dict[str, Any]) -> str:
+    """What the bundle routes by, in a sentence."""
+    thresholds = report["thresholds"]
+    if thresholds["confidence"] is None:
+        return f"Nothing is routed: {escape(report['caution'])}."
+    return (
+        f"Asked for is a precision of {thresholds['precision']:g}; at least {thresholds['at_least']:.1%} of "
+        "routed tickets are right (lower bound at 95 %)."
+        + (f" Note: {escape(report['caution'])}." if report["caution"] else "")
+    )
+
+
+def _shown(values: dict[str, Any]) -> str:
+    return table(values["head"], values["rows"], values["chosen"])
 
 
 def _robustness(report: dict[str, Any]) -> str:
@@ -246,8 +255,9 @@ def _suspects(report: dict[str, Any]) -> str:
     if not suspects["count"]:
         return heading + "<p>None.</p>"
     return (
-        f"{heading}<p>{suspects['count']:,} suspects, most suspicious first. The CSV beside the bundle lists "
-        "all: fill in <code>corrected_team</code> and train again with <code>--corrections</code>.</p>"
+        f"{heading}<p>{suspects['count']:,} suspects, most probable first; {suspects['expected']:.0f} "
+        "of them are expected to be labelled wrongly. The CSV beside the bundle lists all: fill in "
+        "<code>corrected_team</code> and train again with <code>--corrections</code>.</p>"
         + (
             f"<p>Check each one before you correct it: {escape(suspects['doubt'])}.</p>"
             if suspects["doubt"]
@@ -257,7 +267,7 @@ def _suspects(report: dict[str, Any]) -> str:
             "show them",
             _ticket_table(
                 suspects["first"],
-                {"team": "labelled", "suggested_team": "rather", "quality": "label quality"},
+                {"team": "labelled", "suggested_team": "rather", "probability": "probability wrong"},
             ),
         )
     )

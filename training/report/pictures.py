@@ -115,9 +115,7 @@ def reliability(bins: list[dict[str, float]], error: float) -> Picture:
     )
 
 
-def coverage(
-    curve: list[dict[str, float]], threshold: float, routed: float, precision: float | None
-) -> Picture:
+def coverage(curve: list[dict[str, float]], routed: float, precision: float | None) -> Picture:
     figure, (axes,) = _figure(3.9, 3.4, 1)
     axes.plot([p["coverage"] for p in curve], [p["precision"] for p in curve], color=BLUE)
     lowest = min(point["precision"] for point in curve)
@@ -132,8 +130,8 @@ def coverage(
     )
     return _picture(
         figure,
-        f"Precision of routed tickets against the share that is routed. At the chosen confidence of "
-        f"{threshold:.4f}, {shown}; routing everything, {curve[-1]['precision']:.2%} are right.",
+        f"Precision of routed tickets against the share that is routed. With the chosen thresholds, "
+        f"{shown}; routing everything, {curve[-1]['precision']:.2%} are right.",
     )
 
 

@@ -103,6 +103,8 @@ export const readFile = (file, values) =>
     body: file,
   });
 
+export const tradeoff = () => call("/tradeoff", {});
+
 export const learnNumbers = () => call("/learn/numbers", {});
 
 export const learnDraw = (keySize, seed, signal) => call(`/learn/draw?d_k=${keySize}&seed=${seed}`, { signal });

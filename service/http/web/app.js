@@ -5,6 +5,7 @@ import { bar, byId, el, fill } from "./dom.js";
 import { HeadView, drawGrid } from "./heads.js";
 import { start } from "./page.js";
 import { EXAMPLES, currentLanguage, percent, reasonText, t, teamName } from "./strings.js";
+import { loadTradeoff, repaintTradeoff } from "./tradeoff.js";
 import { drawChange, drawLegend, drawWordPanel, drawWords, isPart, markChosen, walkWords, withoutWords } from "./words.js";
 
 const DEBOUNCE_MS = 180;
@@ -286,12 +287,14 @@ function repaintAnswer() {
   repaintWord();
   const { answer } = page;
   byId("model").textContent = answer ? t("model", answer.model) : "";
+  if (answer) loadTradeoff(answer.model.version);
 }
 
 function repaint() {
   drawExamples();
   repaintAnswer();
   repaintHeads();
+  repaintTradeoff();
 }
 
 start("title_route", repaint);

@@ -95,9 +95,24 @@ def test_the_command_prints_what_training_measured(trained, capsys):
     arguments = ["--bundle", str(trained / "bundle"), "--data", str(trained / "v.csv")]
     assert evaluation_command.main([*arguments, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == verify_bundle(trained / "bundle").metrics
+    measured = verify_bundle(trained / "bundle").metrics
+    # While training, the error was cross-fitted; the bundle's own temperature saw these very tickets.
+    assert printed["calibration_error"] != measured["calibration_error"]
+    assert printed == measured | {"calibration_error": printed["calibration_error"]}
     assert evaluation_command.main(arguments) == 0
     assert f"accuracy  {printed['accuracy']:.4f}" in capsys.readouterr().out
+
+
+def test_another_precision_is_chosen_without_training_anew(trained, capsys):
+    arguments = ["--bundle", str(trained / "bundle"), "--data", str(trained / "v.csv"), "--json"]
+    shares = []
+    for precision in ("0.9", "0.5"):
+        assert evaluation_command.main([*arguments, "--precision", precision]) == 0
+        shares.append(json.loads(capsys.readouterr().out)["coverage"])
+    tradeoff = verify_bundle(trained / "bundle").tradeoff
+    assert shares == [pytest.approx(tradeoff.choice(precision).coverage) for precision in (0.9, 0.5)]
+    assert evaluation_command.main([*arguments, "--precision", "0.999"]) == 2
+    assert "60 validation tickets cannot show a precision of 0.999" in capsys.readouterr().err
 
 
 def test_batches_change_no_answer(trained):

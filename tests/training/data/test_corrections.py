@@ -91,7 +91,7 @@ def test_what_excel_makes_of_a_text_is_the_same_text(tmp_path) -> None:
 def test_a_table_comes_back_from_excel_as_it_was_written(tmp_path) -> None:
     line = {"ticket_id": "-7", "row": "2", "part": "training", "team": "@home", "suggested_team": "x"}
     line |= {
-        "label_quality": "0.1",
+        "probability_wrong": "0.1",
         "corrected_team": "=Büro",
         "text": "+49 is no number\n'=x",
         "text_key": "",
@@ -111,7 +111,7 @@ def test_a_table_comes_back_from_excel_as_it_was_written(tmp_path) -> None:
 
 
 def test_a_table_without_texts_still_names_them(tmp_path) -> None:
-    line = dict.fromkeys(("row", "part", "team", "suggested_team", "label_quality", "corrected_team"), "")
+    line = dict.fromkeys(("row", "part", "team", "suggested_team", "probability_wrong", "corrected_team"), "")
     written = to_csv([{**line, "ticket_id": "1", "text_key": "", "text": "the door is loud"}], texts=False)
     assert "loud" not in written
     assert key_of("the door is loud") in written

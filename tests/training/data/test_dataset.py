@@ -3,7 +3,7 @@
 import pytest
 from training_examples import ticket_rows, write_csv
 
-from training.data.dataset import Columns, DataError, fingerprint, load_dataset
+from training.data.dataset import Columns, DataError, fingerprint, load_dataset, usual_valid_share
 
 
 def kinds(dataset) -> dict[str, int]:
@@ -20,7 +20,7 @@ def test_one_file_is_split_the_same_way_each_time(tickets_csv):
     path = tickets_csv(600)
     dataset, again = load_dataset(path), load_dataset(path)
     assert set(dataset.valid.teams) == {"billing", "garden", "kitchen"}
-    assert 30 <= len(dataset.valid) <= 90
+    assert 60 <= len(dataset.valid) <= 180
     assert not set(dataset.train.ids) & set(dataset.valid.ids)
     assert len(dataset.train) + len(dataset.valid) == 600
     assert again.valid.ids == dataset.valid.ids
@@ -48,6 +48,14 @@ def test_a_folder_with_one_file_is_split(tmp_path):
     dataset = load_dataset(tmp_path)
     assert len(dataset.valid) >= 1
     assert len(dataset.train) + len(dataset.valid) == 60
+    assert len(load_dataset(tmp_path, valid_share=0.5).valid) > len(dataset.valid)
+
+
+@pytest.mark.parametrize(
+    ("tickets", "share"), [(10, 0.2), (2_999, 0.2), (4_000, 0.15), (5_000, 0.1), (50_000, 0.1)]
+)
+def test_a_fifth_of_a_small_file_is_set_apart_and_a_tenth_of_a_large_one(tickets, share):
+    assert usual_valid_share(tickets) == pytest.approx(share)
 
 
 def test_a_folder_with_several_unnamed_files_stops(tmp_path):
