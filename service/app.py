@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.schema import BatchRequest, RouteRequest
 from service.explain import explanations
-from service.feedback import drift, endpoint, shadow
-from service.http import admin, pages, routes, tradeoff
+from service.feedback import desk, drift, endpoint, shadow
+from service.http import admin, pages, routes, tradeoff, upload
 from service.http.middleware import Middleware
 from service.inference.service import Service
 from service.observe import tracing
@@ -30,7 +30,7 @@ from service.settings import Settings
 log = logging.getLogger("larkfield")
 
 # Each has `install(app, service)`, which adds routes, explainers, observers and metrics.
-PARTS = (explanations, pages, tradeoff, endpoint, drift, shadow, admin, tracing)
+PARTS = (explanations, pages, tradeoff, upload, endpoint, desk, drift, shadow, admin, tracing)
 _PUBLISH_SECONDS = 1.0
 DESCRIPTION = "Routes helpdesk tickets to teams, and says how sure it is and why."
 

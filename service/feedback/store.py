@@ -116,6 +116,14 @@ def connect(url: str) -> Engine:
     return engine
 
 
+# `migrations.key_of` for a row of decisions.
+_KEY_OF_DECISION = sa.case(
+    (decisions.c.ticket_id.is_(None) | (decisions.c.ticket_id == ""), "r:" + decisions.c.request_id),
+    (decisions.c.source.is_(None), "t:" + decisions.c.ticket_id),
+    else_="s:" + decisions.c.source + ":" + decisions.c.ticket_id,
+)
+
+
 class Store:
     """Decisions and feedback in one database. Every method raises StoreUnavailable if it fails."""
 
@@ -310,6 +318,52 @@ class Store:
             return connection.execute(
                 query.where(feedback.c.received_at >= since).order_by(feedback.c.received_at)
             ).all()
+
+    def waiting(
+        self, team: str | None, reason: str | None, order: str, limit: int
+    ) -> tuple[int, Sequence[Any]]:
+        """How many tickets were sent to review and have no feedback, and the first `limit` of them.
+
+        Of a ticket that was routed several times, the newest decision counts. `order` is "newest", or
+        "unsure" for the least confident first.
+        """
+        later = decisions.alias()
+        newer = sa.exists().where(
+            later.c.ticket_id == decisions.c.ticket_id,
+            later.c.source.is_not_distinct_from(decisions.c.source),
+            later.c.row > decisions.c.row,
+        )
+        solved = sa.exists().where(feedback.c.key == _KEY_OF_DECISION)
+        found = [decisions.c.decision == "review", ~newer, ~solved]
+        if team:
+            found.append(decisions.c.predicted == team)
+        if reason:
+            found.append((" " + sa.func.coalesce(decisions.c.reasons, "") + " ").contains(f" {reason} "))
+        ranked = decisions.c.confidence if order == "unsure" else decisions.c.row.desc()
+        with self.transaction(reads_only=True) as connection:
+            count = connection.execute(sa.select(sa.func.count()).select_from(decisions).where(*found))
+            rows = connection.execute(sa.select(decisions).where(*found).order_by(ranked).limit(limit))
+            return count.scalar_one(), rows.all()
+
+    def text_of(self, row: int) -> str | None:
+        """The stored text of a decision; None if there is none."""
+        with self.transaction(reads_only=True) as connection:
+            return connection.execute(sa.select(decisions.c.text).where(decisions.c.row == row)).scalar()
+
+    def decided_between(self, start: float, end: float) -> Sequence[Any]:
+        """Decisions of a time: decided_at, predicted, decision, text, and `actual` if there is feedback."""
+        columns = decisions.c.decided_at, decisions.c.predicted, decisions.c.decision, decisions.c.text
+        joined = decisions.outerjoin(feedback, feedback.c.key == _KEY_OF_DECISION)
+        query = sa.select(*columns, feedback.c.actual).select_from(joined)
+        with self.transaction(reads_only=True) as connection:
+            return connection.execute(query.where(decisions.c.decided_at.between(start, end))).all()
+
+    def texts_between(self, start: float, end: float, limit: int) -> Sequence[str]:
+        """The newest `limit` stored texts of a time."""
+        found = decisions.c.text.is_not(None) & decisions.c.decided_at.between(start, end)
+        query = sa.select(decisions.c.text).where(found).order_by(decisions.c.row.desc()).limit(limit)
+        with self.transaction(reads_only=True) as connection:
+            return connection.execute(query).scalars().all()
 
     def prune(self, *, keep_days: float, text_days: float, most_decisions: int) -> dict[str, int]:
         """Delete texts and rows that are older than allowed; return the counts by kind."""

@@ -23,6 +23,7 @@ from service.observe.logs import stamp
 log = logging.getLogger("larkfield.http")
 
 JSON, JSON_LINES = b"application/json", b"application/x-ndjson"
+BYTES = b"application/octet-stream"
 # Bodies that the framework reads. A folder's name is the longest thing in them.
 SMALL_BODY_BYTES = 32_768
 # Probes and scrapes are counted and not logged.
@@ -49,6 +50,7 @@ def rules_of(service: Service) -> dict[str, Rules]:
         "/route/stream": Rules("api", JSON_LINES, None),
         "/feedback": Rules("api", JSON, small),
         "/feedback/remove": Rules("api", JSON, small),
+        "/upload/read": Rules("api", BYTES, settings.max_batch_body_bytes),
         "/admin/*": Rules("admin", JSON, small),
         "/metrics": Rules("api" if settings.metrics_need_key else "none", None, 0),
         "/healthz": open_to_all,

@@ -39,7 +39,7 @@ HEADERS = {
     "cache-control": "no-cache",  # revalidate each time; with the ETag that is a short 304
     "vary": "accept-encoding",
 }
-PATHS = ("/", "/learn")
+DOCUMENTS = {"/": "index", "/review": "review", "/today": "today", "/upload": "upload", "/learn": "learn"}
 PREFIXES = ("/web/", "/learn/")
 
 router = APIRouter(include_in_schema=False)
@@ -76,15 +76,13 @@ def _serve(request: Request, file: File) -> Response:
 
 
 @router.get("/")
-async def page(request: Request) -> Response:
-    """The router's page."""
-    return _serve(request, FILES["index.html"])
-
-
+@router.get("/review")
+@router.get("/today")
+@router.get("/upload")
 @router.get("/learn")
-async def learn_page(request: Request) -> Response:
-    """The attention lesson."""
-    return _serve(request, FILES["learn.html"])
+async def page(request: Request) -> Response:
+    """One of the pages."""
+    return _serve(request, FILES[DOCUMENTS[request.url.path] + ".html"])
 
 
 @router.get("/web/{name}")
@@ -117,4 +115,4 @@ def install(app: FastAPI, _: Service) -> None:
     """Add the pages, which need no API key."""
     app.include_router(router)
     rules: Any = app.rules  # type: ignore[attr-defined]
-    rules.open(*PATHS, *(prefix + "*" for prefix in PREFIXES))
+    rules.open(*DOCUMENTS, *(prefix + "*" for prefix in PREFIXES))

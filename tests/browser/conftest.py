@@ -47,6 +47,7 @@ def service_url(shipped_bundle: Path, tmp_path_factory: pytest.TempPathFactory) 
         "LARKFIELD_HOST": "127.0.0.1",
         "LARKFIELD_PORT": str(port),
         "LARKFIELD_FEEDBACK_URL": f"sqlite:///{log.parent}/feedback.db",
+        "LARKFIELD_FEEDBACK_STORE_TEXT": "true",
         "OMP_NUM_THREADS": "1",
     }
     with log.open("wb") as out:

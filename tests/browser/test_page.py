@@ -14,7 +14,7 @@ expect = sync_api.expect
 
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 TICKET = "The parcel with my garden bench has not arrived. The courier says it was delivered on Monday."
-PAGES = ("/", "/learn")
+PAGES = ("/", "/review", "/today", "/upload", "/learn")
 LONG = " ".join(f"word{i} came late to the garden and the bench broke," for i in range(12))
 
 
@@ -436,14 +436,14 @@ def test_french_has_its_spaces_and_quotes(visit):
     assert not re.search(r" [:;!?»]|« |“", shown.replace(TICKET, "")), "a plain space or an English quote"
 
 
-@pytest.mark.parametrize("path", ["/", "/learn"])
+@pytest.mark.parametrize("path", PAGES)
 def test_a_narrow_screen_needs_no_sideways_scrolling(visit, path):
     page = visit(path, viewport={"width": 360, "height": 740}, has_touch=True)
     if path == "/":
         write(page, TICKET + " " + "x" * 400)
         page.locator(".head").nth(1).click()
         expect(page.locator(".row-bars li").first).to_be_visible()
-    else:
+    elif path == "/learn":
         for number in range(7):
             page.locator("#walk-steps button").nth(number).click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

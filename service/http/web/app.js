@@ -150,7 +150,7 @@ function drawVerdict() {
     answer.threshold !== undefined && el("p", { class: "threshold" }, thresholdText(answer)),
     el(
       "ol",
-      { class: "shares", "aria-label": t("team_shares") },
+      { class: "shares", tabindex: "0", "aria-label": t("team_shares") },
       ...teams.map(([team, share]) =>
         el("li", { class: team === answer.team ? "chosen" : null }, el("span", { class: "name" }, teamName(team)), bar(share), el("span", { class: "value" }, percent(share, 1))),
       ),

@@ -211,7 +211,7 @@ export class HeadView {
       this.bars,
       el(
         "ol",
-        { "aria-labelledby": "row-title" },
+        { tabindex: "0", "aria-labelledby": "row-title" },
         ...row.map((weight, column) =>
           el("li", { class: weight === largest ? "most" : null }, el("span", { class: "token", dir: "auto" }, tokens[column].text), bar(weight / largest, "reading"), el("span", { class: "value" }, number(weight, 3))),
         ),

@@ -95,7 +95,7 @@ function drawWalkBody() {
     byId("walk-body"),
     el("h3", { "aria-live": "polite" }, t("step", { number: step, name: t(`step_${step}`) })),
     el("p", {}, t(step === 5 ? `say_5_${mask}` : `say_${step}`)),
-    el("div", { class: "matrices" }, ...matrices.map(drawMatrix)),
+    el("div", { class: "matrices", tabindex: "0", role: "group", "aria-label": t(`step_${step}`) }, ...matrices.map(drawMatrix)),
     el("p", { class: "trace" }, el("b", {}, `${t("trace")} `), trace(step, matrices)),
     el(
       "div",

@@ -24,7 +24,7 @@ def client(tmp_path_factory):
         yield client
 
 
-@pytest.mark.parametrize("path", ["/", "/learn"])
+@pytest.mark.parametrize("path", ["/", "/review", "/today", "/upload", "/learn"])
 def test_the_pages_are_html_that_nothing_can_be_smuggled_into(client, path):
     response = client.get(path)
     assert response.status_code == 200
