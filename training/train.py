@@ -230,6 +230,12 @@ def summary(result: Run) -> str:
     for router in result.checks.robustness:
         long = ", ".join(f"{place} {share:.2f}" for place, share in router.long.items())
         lines.append(f"{router.router}: {router.typos:.4f} with typing errors, long tickets: request {long}")
+    repeated = result.dataset.train.repetition
+    if repeated.same_template:
+        lines.append(
+            f"{repeated.same_template / repeated.tickets:.1%} of the training tickets repeat an earlier one "
+            f"or its template; each template counted once: accuracy {evaluation.template_accuracy:.4f}"
+        )
     precision = evaluation.routed_precision
     lines.append(
         f"calibration error {evaluation.calibration_error:.4f}; {evaluation.coverage:.1%} routed"

@@ -15,6 +15,7 @@ from models.windows import read_windows
 from training.assess.calibration import calibration_error
 from training.data.batches import TokenIds, batches_by_length
 from training.data.dataset import Tickets
+from training.data.templates import each_group_once
 
 BATCH = 64
 PIECE = 4096
@@ -70,6 +71,7 @@ class Evaluation:
     tickets: int
     correct: int
     accuracy: float
+    template_accuracy: float  # each template counted once (`training.data.templates`)
     macro_f1: float
     calibration_error: float
     coverage: float  # share that is routed without a person
@@ -125,6 +127,7 @@ def assess(answers: Answers, tickets: Tickets, teams: Sequence[str]) -> Evaluati
         tickets=len(tickets),
         correct=int(correct.sum()),
         accuracy=float(correct.mean()),
+        template_accuracy=float(np.average(correct, weights=each_group_once(tickets.template_groups))),
         macro_f1=float(np.mean([score.f1 for score in present] or [0.0])),
         calibration_error=calibration_error(answers.confidence, correct),
         coverage=float(routed.mean()),

@@ -102,6 +102,7 @@ def _describe(tickets: Tickets, edges: list[float]) -> dict[str, Any]:
         "tickets": len(tickets),
         "teams": dict(Counter(tickets.teams).most_common()),
         "styles": dict(Counter(tickets.styles).most_common()),
+        "repetition": asdict(tickets.repetition),
         "words": {
             "shortest": int(words.min()),
             "median": float(np.median(words)),

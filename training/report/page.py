@@ -140,9 +140,21 @@ def _data(report: dict[str, Any]) -> str:
                 for name, part in (("training", train), ("validation", valid))
             ],
         )
+        + _repetition(train, report["validation"])
         + (table(head, faults) if faults else "<p>No faults found.</p>")
         + figure(pictures.lengths(train, valid))
         + folded("tickets of each team", table(["team", "training", "validation"], counts))
+    )
+
+
+def _repetition(train: dict[str, Any], validation: dict[str, Any]) -> str:
+    repeated = train["repetition"]
+    return (
+        f"<p>{repeated['same_text']:,} of {repeated['tickets']:,} training tickets have the text of an "
+        f"earlier one, {repeated['same_template']:,} its words with other numbers, ids or dates (the same text "
+        f"included); the commonest such template has {repeated['largest_template']:,} tickets. With each "
+        f"template counted once, {validation['template_accuracy']:.2%} of the validation tickets are "
+        "right.</p>"
     )
 
 

@@ -150,3 +150,12 @@ def test_the_help_names_every_flag():
     ).stdout
     flags = "--data --valid --out --recipe --name --text-column --team-column --id-column --encoding"
     assert all(flag in shown for flag in flags.split())
+
+
+def test_each_template_is_counted_once() -> None:
+    answers = Answers(np.zeros((5, 2)), [decided(team) for team in "aaabb"])
+    texts = ["job 1 down", "job 2 down", "job 3 down", "the door", "the roof"]
+    tickets = Tickets(texts=texts, teams=list("aaaab"))
+    found = assess(answers, tickets, ("a", "b"))
+    assert found.accuracy == pytest.approx(4 / 5)
+    assert found.template_accuracy == pytest.approx(2 / 3)
