@@ -18,7 +18,7 @@ from models.tickets.rows import SUFFIXES
 from training.data.corrections import apply_corrections
 from training.data.leaks import warn_leaks
 from training.data.splits import split_by_text, split_by_time
-from training.data.templates import text_key
+from training.data.templates import first_of_each, text_key
 from training.data.tickets import Tickets, clean_columns, read_tickets
 
 __all__ = [
@@ -50,6 +50,11 @@ class Dataset:
     teams: tuple[str, ...]
     faults: Faults
     valid_share: float | None = None  # that was set apart; None where a validation file was given
+
+    def with_distinct_valid(self) -> "Dataset":
+        """The same, with each text of validation once: copies of a ticket are no more evidence than one."""
+        first = first_of_each(self.valid.text_groups)
+        return replace(self, valid=self.valid.select(first.tolist()))
 
     @property
     def checked(self) -> Tickets:

@@ -19,6 +19,7 @@ from training.assess.evaluation import Answers, Evaluation, answer, assess
 from training.assess.scope import fit as fit_scope
 from training.assess.thresholds import fit_tradeoff
 from training.data.dataset import Dataset, fingerprint
+from training.data.templates import first_of_each
 from training.recipe import Recipe
 from training.versions import library_versions
 
@@ -50,6 +51,7 @@ def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) 
     `precision` is the share of routed tickets that should be right; None: the bundle's default
     (`Tradeoff.default`).
     """
+    dataset = dataset.with_distinct_valid()
     train, valid = dataset.train, dataset.valid
     logits, targets = answer(bundle, valid.texts).logits, team_numbers(dataset)
     temperature = fit_temperature(logits, targets)
@@ -79,9 +81,11 @@ def team_numbers(dataset: Dataset) -> np.ndarray:
 
 def validate(bundle: Bundle, dataset: Dataset) -> tuple[Answers, Evaluation]:
     """The answers to the validation tickets and their figures; the calibration error is cross-fitted."""
-    answers, targets = answer(bundle, dataset.valid.texts), team_numbers(dataset)
-    confidence = cross_fitted_confidence(answers.logits, targets)
-    error = calibration_error(confidence, answers.logits.argmax(axis=1) == targets)
+    answers = answer(bundle, dataset.valid.texts)
+    first = first_of_each(dataset.valid.text_groups)
+    logits, targets = answers.logits[first], team_numbers(dataset)[first]
+    confidence = cross_fitted_confidence(logits, targets)
+    error = calibration_error(confidence, logits.argmax(axis=1) == targets)
     evaluation = assess(answers, dataset.valid, dataset.teams)
     return answers, replace(evaluation, calibration_error=error)
 

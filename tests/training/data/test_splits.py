@@ -119,6 +119,15 @@ def test_each_team_keeps_a_template_to_train_on(tmp_path) -> None:
     assert set(dataset.train.teams) == {*WORDS, "left", "right"}
 
 
+def test_copies_of_a_ticket_are_evidence_once(tmp_path) -> None:
+    given = [{**row, "ticket_id": f"{row['ticket_id']}/{n}"} for row in rows(60) for n in range(6)]
+    dataset = load_dataset(write_csv(tmp_path / "a.csv", given))
+    distinct = dataset.with_distinct_valid()
+    assert len(dataset.valid) == 6 * len(distinct.valid)
+    assert set(distinct.valid.texts) == set(dataset.valid.texts)
+    assert len(distinct.train) == len(dataset.train)
+
+
 # -------------------------------------------------------------------------------------- split by time
 
 
