@@ -9,7 +9,7 @@ import difflib
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from models.tickets.columns import Columns
