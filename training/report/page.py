@@ -152,8 +152,9 @@ def _repetition(train: dict[str, Any], validation: dict[str, Any]) -> str:
     return (
         f"<p>{repeated['same_text']:,} of {repeated['tickets']:,} training tickets have the text of an "
         f"earlier one, {repeated['same_template']:,} its words with other numbers, ids or dates "
-        f"(the same text included); the commonest such template has {repeated['largest_template']:,} tickets. "
-        f"With each template counted once, {validation['template_accuracy']:.2%} of the validation tickets are "
+        f"(the same text included); the commonest such template has {repeated['largest_template']:,} "
+        "tickets. With each template counted once, "
+        f"{validation['template_accuracy']:.2%} of the validation tickets are "
         "right.</p>"
     )
 
