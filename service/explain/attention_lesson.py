@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+MASKS = ("none", "causal", "padding")
 PAIRS, QUERIES, KEYS = 20_000, 2_000, 32
 WORDS = ("damaged", "on", "arrival")
 X = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]], np.float64)  # (3, 4)
@@ -43,10 +44,20 @@ def attention(q: Array, k: Array, v: Array, mask: Array) -> dict[str, Array]:
     return {"S": scores, "S/√d_k": scaled, "M": mask, "S/√d_k + M": masked, "A": weights, "O": weights @ v}
 
 
-def steps(causal: bool) -> list[list[dict[str, Any]]]:
-    """The seven steps, each a list of matrices {name, rows, columns, values}; minus infinity is null."""
+def mask_of(kind: str) -> Array:
+    """The additive mask (3, 3): "none", "causal", or "padding", which takes the last word for padding."""
     n = len(WORDS)
-    mask = np.triu(np.full((n, n), -np.inf), 1) if causal else np.zeros((n, n))
+    if kind == "causal":
+        return np.triu(np.full((n, n), -np.inf), 1)
+    mask = np.zeros((n, n))
+    if kind == "padding":
+        mask[:, -1] = -np.inf
+    return mask
+
+
+def steps(kind: str) -> list[list[dict[str, Any]]]:
+    """The seven steps, each a list of matrices {name, rows, columns, values}; minus infinity is null."""
+    mask = mask_of(kind)
     made = {"X": X, "W_Q": W_Q, "W_K": W_K, "W_V": W_V, "Q": X @ W_Q, "K": X @ W_K, "V": X @ W_V}
     made |= attention(made["Q"], made["K"], made["V"], mask)
     names = (
@@ -88,7 +99,7 @@ def draw(d_k: int, seed: int) -> dict[str, Any]:
 def numbers() -> dict[str, Any]:
     """Everything that `/learn` shows except the single draws."""
     return {
-        "walk": {"none": steps(causal=False), "causal": steps(causal=True)},
+        "walk": {kind: steps(kind) for kind in MASKS},
         "key_sizes": json.loads(KEY_SIZE_FIGURES.read_text(encoding="utf-8")),
         "measured_on": {"pairs": PAIRS, "queries": QUERIES, "keys": KEYS},
     }

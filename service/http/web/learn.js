@@ -68,7 +68,7 @@ function drawWalk() {
   fill(
     byId("walk-mask"),
     el("legend", {}, t("mask")),
-    ...["none", "causal"].map((name) =>
+    ...["none", "causal", "padding"].map((name) =>
       el(
         "label",
         {},
@@ -95,6 +95,7 @@ function drawWalkBody() {
     byId("walk-body"),
     el("h3", { "aria-live": "polite" }, t("step", { number: step, name: t(`step_${step}`) })),
     el("p", {}, t(step === 5 ? `say_5_${mask}` : `say_${step}`)),
+    step >= 3 && predict(`ask_${step}`, `answer_${step}`),
     el("div", { class: "matrices", tabindex: "0", role: "group", "aria-label": t(`step_${step}`) }, ...matrices.map(drawMatrix)),
     el("p", { class: "trace" }, el("b", {}, `${t("trace")} `), trace(step, matrices)),
     el(
@@ -103,6 +104,28 @@ function drawWalkBody() {
       el("button", { type: "button", class: "small", id: "walk-back", disabled: step === 1, onclick: () => go(step - 1) }, t("previous")),
       el("button", { type: "button", class: "small", id: "walk-next", disabled: step === STEPS, onclick: () => go(step + 1) }, t("next")),
     ),
+  );
+}
+
+/** A question whose answer the reader opens after a guess. */
+function predict(ask, answer) {
+  return el("details", { class: "predict" }, el("summary", {}, el("b", {}, t("predict")), " ", t(ask)), el("p", {}, t(answer)));
+}
+
+const D = 64; // columns of the router's layers
+
+function drawMultihead() {
+  const [heads, tokens] = [2 ** Number(byId("heads-count").value), Number(byId("tokens-count").value)];
+  byId("heads-count").setAttribute("aria-valuetext", `h = ${heads}`);
+  byId("heads-count-now").textContent = String(heads);
+  byId("tokens-count-now").textContent = String(tokens);
+  const weights = heads * tokens ** 2;
+  const kilobytes = number((4 * weights) / 1000, 1);
+  fill(
+    byId("multihead-body"),
+    predict("ask_cost", "answer_cost"),
+    el("p", { id: "cost", "aria-live": "polite" }, t("cost_sentence", { heads, size: D / heads, parameters: 4 * D ** 2 + 4 * D, weights, kilobytes })),
+    el("p", {}, el("a", { href: "/" }, t("see_heads"))),
   );
 }
 
@@ -187,10 +210,12 @@ function repaint() {
   byId("status").textContent = state.failed ? t("learn_failed") : "";
   drawWalk();
   drawSize();
+  drawMultihead();
 }
 
 start("title_learn", repaint);
 repaint();
+for (const id of ["heads-count", "tokens-count"]) byId(id).addEventListener("input", drawMultihead);
 byId("key-size").addEventListener("input", (event) => {
   state.size = Number(event.target.value);
   state.seed = state.numbers.key_sizes[state.size].seed;

@@ -19,13 +19,17 @@ BY_HAND = {
     "S/√d_k": [[0.354, 0.530, 2.121], [0, 0, 0], [0.707, 0, 0]],
 }
 ENDS = {
-    False: (
+    "none": (
         [[0.124, 0.148, 0.728], [0.333, 0.333, 0.333], [0.503, 0.248, 0.248]],
         [[0.248, 0.728], [0.667, 0.333], [1.007, 0.248]],
     ),
-    True: (
+    "causal": (
         [[1, 0, 0], [0.5, 0.5, 0], [0.503, 0.248, 0.248]],
         [[2, 0], [1, 0], [1.007, 0.248]],
+    ),
+    "padding": (
+        [[0.456, 0.544, 0], [0.5, 0.5, 0], [0.670, 0.330, 0]],
+        [[0.912, 0], [1, 0], [1.340, 0]],
     ),
 }
 # d_k: variance, scaled, largest weight, scaled, gradient size, scaled
@@ -38,26 +42,30 @@ MEASURED = {
 }
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_walk_is_the_one_by_hand(causal):
-    steps = lesson.steps(causal)
+@pytest.mark.parametrize("kind", lesson.MASKS)
+def test_the_walk_is_the_one_by_hand(kind):
+    steps = lesson.steps(kind)
     assert len(steps) == 7
     found = {matrix["name"]: matrix for step in steps for matrix in step}
     for name, values in BY_HAND.items():
         np.testing.assert_allclose(found[name]["values"], values, atol=5.01e-4)
-    weights, output = ENDS[causal]
+    weights, output = ENDS[kind]
     np.testing.assert_allclose(found["A"]["values"], weights, atol=5.01e-4)
     np.testing.assert_allclose(found["O"]["values"], output, atol=5.01e-4)
     hidden = [[value is None for value in row] for row in found["M"]["values"]]
-    assert hidden == [[causal and read > reader for read in range(3)] for reader in range(3)]
+    unseen = {"none": lambda reader, read: False, "causal": lambda reader, read: read > reader}
+    unseen["padding"] = lambda reader, read: read == 2
+    assert hidden == [[unseen[kind](reader, read) for read in range(3)] for reader in range(3)]
     json.dumps(steps, allow_nan=False)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_walk_is_the_readable_formula(causal):
-    found = {matrix["name"]: matrix["values"] for step in lesson.steps(causal) for matrix in step}
+@pytest.mark.parametrize("kind", lesson.MASKS)
+def test_the_walk_is_the_readable_formula(kind):
+    found = {matrix["name"]: matrix["values"] for step in lesson.steps(kind) for matrix in step}
     q, k, v = (torch.from_numpy(lesson.X @ w) for w in (lesson.W_Q, lesson.W_K, lesson.W_V))
-    mask = torch.full((3, 3), -math.inf, dtype=torch.float64).triu(1) if causal else None
+    hidden = torch.full((3, 3), -math.inf, dtype=torch.float64)
+    padding = torch.tensor([0, 0, -math.inf], dtype=torch.float64).expand(3, 3)
+    mask = {"none": None, "causal": hidden.triu(1), "padding": padding}[kind]
     output, weights = formula.attention(q, k, v, mask)
     np.testing.assert_allclose(found["A"], weights, atol=1e-15)
     np.testing.assert_allclose(found["O"], output, atol=1e-15)

@@ -74,8 +74,8 @@ def test_no_other_file_can_be_asked_for(client, name):
 
 def test_the_walk_comes_from_the_code(client):
     document = client.get("/learn/numbers").json()
-    assert document["walk"]["causal"] == lesson.steps(causal=True)
-    assert document["walk"]["none"] == lesson.steps(causal=False)
+    assert document["walk"]["causal"] == lesson.steps("causal")
+    assert document["walk"]["none"] == lesson.steps("none")
     assert [row["d_k"] for row in document["key_sizes"]] == [4, 16, 64, 256, 1024]
 
 
