@@ -63,6 +63,8 @@ class BundleConfig(_Strict):
     teams: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=2)]
     max_tokens: Annotated[int, Field(ge=1)]
     window: Annotated[int, Field(ge=0)] = 0  # tokens per window (models.windows); 0: no windows
+    whole: Annotated[int, Field(ge=0)] = 0  # tickets of up to so many tokens are one window all the same
+    reading: list[dict[str, float]] = []  # why: long validation tickets right, read whole and in windows
     vocab_size: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
     thresholds: Thresholds
@@ -385,7 +387,8 @@ def _open_session(
 def _try_session(session: onnxruntime.InferenceSession, config: BundleConfig) -> None:
     """Run two short tickets, one of them padded, and the longest ticket the bundle allows."""
     pair = np.array([[config.vocab_size - 1, 1, 1], [1, 0, 0]], np.int64)
-    longest = np.ones((1, min(config.max_tokens, config.window or config.max_tokens)), np.int64)
+    at_a_time = max(config.window, config.whole) or config.max_tokens
+    longest = np.ones((1, min(config.max_tokens, at_a_time)), np.int64)
     for ids in (pair, longest):
         (logits,) = _run(session, ["logits"], {"input_ids": ids})
         if logits.shape != (len(ids), len(config.teams)):

@@ -6,14 +6,16 @@
 Two blocks of four heads at d = 64 by default. Id 0 is padding, and only at the end of a ticket: padding is
 masked in attention and excluded from the mean.
 
-Three parts around the blocks are optional:
+Four parts around the blocks are optional:
 
 - `positions`: a learned embedding for each position, or "relative", a fixed bias for each head and distance
   that is added to the scores and allows tickets of any length (after Press et al. 2022, "Train Short, Test
   Long");
 - `bigrams`: rows of a hashed table with a second embedding for each token, that of the pair with its left
   neighbour (Joulin et al. 2017, "Bag of Tricks for Efficient Text Classification");
-- `wide`: the size of pooled embeddings that bypass the blocks (Cheng et al. 2016, "Wide & Deep Learning").
+- `wide`: the size of pooled embeddings that bypass the blocks (Cheng et al. 2016, "Wide & Deep Learning");
+- `counts`: a linear model of tokens and pairs whose scores are added to the logits. It is fitted in closed
+  form (`training.fit.word_counts`), not trained with the rest.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ PAIR_MULTIPLIER = (
     7919  # the pair (a, b) has row (a * PAIR_MULTIPLIER + b) mod rows; before the first token, a = 0
 )
 PADDING_SCORE = -1e9  # gives padding a weight of exactly 0; unlike -inf, no NaN in a ticket of padding alone
+MIN_SQUARED_NORM = 1e-6  # of a ticket's word counts: that of a ticket of padding is 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class NetworkConfig:
     positions: Literal["learned", "relative"] = "learned"
     bigrams: int = 0
     wide: int = 0
+    counts: bool = False
     embedding_dropout: float = 0.0  # of the first block's input
     bigram_dropout: float = 0.0  # of whole pairs
 
@@ -98,6 +102,8 @@ class Network(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.norm = nn.LayerNorm(config.d)
         self.head = nn.Linear(config.d + config.wide, config.teams)
+        if config.counts:
+            self.counts = WordCounts(config)
 
     def forward(self, input_ids: Tensor, return_weights: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """Logits (batch, teams) and, if asked for, attention weights (batch, blocks, heads, n, n).
@@ -106,6 +112,8 @@ class Network(nn.Module):
         """
         weights: list[Tensor] = []
         logits: Tensor = self.head(self.pooled(input_ids, weights if return_weights else None))
+        if self.config.counts:
+            logits = logits + self.counts(input_ids)
         if not return_weights:
             return logits
         real = input_ids != 0
@@ -172,6 +180,39 @@ class Wide(nn.Module):
         score = self.gate(x).masked_fill((input_ids == 0)[:, :, None], PADDING_SCORE)
         pooled: Tensor = self.norm((score.softmax(dim=1) * x).sum(dim=1))
         return pooled
+
+
+class WordCounts(nn.Module):
+    """A linear model of tokens and pairs: (batch, n) -> scores (batch, teams).
+
+    Each row of its tables holds a score for every team and, last, the squared weight of the token or pair.
+    A token that stands c times in a ticket counts sqrt(c) times, and the sum is divided by the length that
+    the ticket has as a vector of weights: TF-IDF with a root in place of the logarithm.
+    """
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token = nn.Embedding(config.vocab_size, config.teams + 1)
+        self.bigram = nn.Embedding(max(1, config.bigrams), config.teams + 1)
+        self.bias = nn.Parameter(torch.zeros(config.teams))
+        for table in (self.token, self.bigram):
+            nn.init.zeros_(table.weight)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        real = (input_ids != 0).to(self.bias.dtype)
+        rows = self.token(input_ids)  # (batch, n, teams + 1)
+        if self.config.bigrams:
+            rows = rows + self.bigram(bigram_rows(input_ids, self.config.bigrams))
+        share = real * repeats(input_ids).rsqrt()
+        length = (rows[:, :, -1] * real).sum(dim=1).clamp(min=MIN_SQUARED_NORM).sqrt()
+        scores: Tensor = (share[:, :, None] * rows[:, :, :-1]).sum(dim=1) / length[:, None]
+        return scores + self.bias
+
+
+def repeats(input_ids: Tensor) -> Tensor:
+    """How often each token stands in its ticket, (batch, n) float."""
+    return (input_ids[:, :, None] == input_ids[:, None, :]).sum(dim=2).float()
 
 
 def pair_table(rows: int, size: int) -> nn.Module:

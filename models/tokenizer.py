@@ -5,7 +5,12 @@ A token is a lower-cased run of letters, a run of digits, or a single other char
 - text is compared in the form NFKC, so that composed and decomposed accents, ligatures, full-width and
   "mathematical" letters are the same word;
 - accented letters are letters and marks stay with the letter they mark: a French word is one token;
-- an emoji, like any symbol, is a token of its own.
+- an emoji, like any symbol, is a token of its own;
+- scripts without spaces (Chinese, Japanese, Thai, ...) are cut into characters.
+
+A vocabulary may hold pieces of words as well. A word that it lacks is then read as the longest pieces that
+it is made of, from left to right ("WordPiece", Wu et al. 2016); a piece that does not begin a word is written
+with "##". Without pieces such a word, and in either case a number or symbol, is the unknown token.
 
 Offsets count characters of the original text, also where normalization changes its length.
 """
@@ -15,10 +20,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 from tokenizers import Regex, models, normalizers, pre_tokenizers
@@ -26,7 +32,14 @@ from tokenizers import Tokenizer as Library
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 PADDING_ID, UNKNOWN_ID = 0, 1
-WORDS = r"\p{L}[\p{L}\p{M}]*|\p{Nd}+|[^\s\p{L}\p{Nd}]\p{M}*"
+INSIDE = "##"  # before a piece that does not begin a word
+# Scripts whose words no spaces part: each character is a token, with its marks.
+_NO_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_LETTER = rf"[\p{{L}}&&[^{_NO_SPACES}]]"
+WORDS = rf"{_LETTER}(?:{_LETTER}|\p{{M}})*|\p{{Nd}}+|[^\s\p{{Nd}}]\p{{M}}*"
+SHORTEST_PIECE, LONGEST_PIECE = 2, 6  # letters; single letters are pieces too
+FEWEST_WORDS = 3  # a piece stands in so many different words
+LONGEST_WORD = 100  # letters; a longer one is unknown
 
 
 def normalizer() -> normalizers.Normalizer:
@@ -55,19 +68,60 @@ def build_word_tokenizer(texts: Iterable[str], min_count: int = 2) -> Library:
         counts.update(words(text))
     kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
     ids = {PADDING: PADDING_ID, UNKNOWN: UNKNOWN_ID} | {word: i for i, word in enumerate(kept, start=2)}
-    return _word_level(ids)
+    return _library(ids)
+
+
+def build_piece_tokenizer(texts: Sequence[str], min_count: int = 2, pieces: int = 4_000) -> Library:
+    """`build_word_tokenizer` with about so many pieces of words behind the words.
+
+    Pieces are the stretches of 2 to 6 letters that spare most tokens: those with the most letters in the most
+    different words. All single letters that occur are pieces, so that any word made of them can be read.
+    """
+    known = build_word_tokenizer(texts, min_count).get_vocab()
+    different = sorted({word for text in texts for word in words(text) if word[0].isalpha()})
+    held: Counter[str] = Counter()
+    for word in different:
+        held.update(_pieces_of(word))
+    worth = {piece: count * (len(piece.removeprefix(INSIDE)) - 1) for piece, count in held.items()}
+    often = (piece for piece, count in held.items() if count >= FEWEST_WORDS)
+    chosen = sorted(often, key=lambda piece: (-worth[piece], piece))[:pieces]
+    letters = sorted({letter for word in different for letter in word} | set(ascii_lowercase))
+    singles = [*letters, *(INSIDE + letter for letter in letters)]
+    ids = dict(sorted(known.items(), key=lambda entry: entry[1]))
+    for piece in [*singles, *chosen]:
+        ids.setdefault(piece, len(ids))
+    return _library(ids)
+
+
+def _pieces_of(word: str) -> set[str]:
+    """What stands at the beginning of a word, and what inside, of 2 to 6 letters."""
+    return {
+        (INSIDE if start else "") + word[start : start + size]
+        for size in range(SHORTEST_PIECE, min(LONGEST_PIECE, len(word)) + 1)
+        for start in range(len(word) - size + 1)
+    }
 
 
 def extend_vocabulary(library: Library, more: Iterable[str]) -> Library:
-    """A copy of the word tokenizer with the words of `more` that it lacks appended to its vocabulary."""
+    """A copy of the tokenizer with the words of `more` that it lacks appended to its vocabulary."""
     ids = dict(sorted(library.get_vocab().items(), key=lambda entry: entry[1]))
     for word in more:
         ids.setdefault(word, len(ids))
-    return _word_level(ids)
+    return _library(ids)
 
 
-def _word_level(ids: dict[str, int]) -> Library:
-    library = Library(models.WordLevel(ids, unk_token=UNKNOWN))
+def _library(ids: dict[str, int]) -> Library:
+    """A tokenizer with this vocabulary: of words alone, or of words and pieces where it has any."""
+    if any(entry.startswith(INSIDE) for entry in ids):
+        model: models.Model = models.WordPiece(
+            ids,
+            unk_token=UNKNOWN,
+            max_input_chars_per_word=LONGEST_WORD,
+            continuing_subword_prefix=INSIDE,
+        )
+    else:
+        model = models.WordLevel(ids, unk_token=UNKNOWN)
+    library = Library(model)
     library.normalizer = normalizer()
     library.pre_tokenizer = word_splitter()
     return library
@@ -78,8 +132,8 @@ class Encoding:
     """One text as the network reads it.
 
     `offsets[i]` are the character offsets of token i in `text`, `tokens[i]` its characters. `total` is the
-    number of tokens in the text, of which the first `len(ids)` are read; `unknown` counts those of them that
-    the vocabulary lacks.
+    number of tokens in the text, of which the first `len(ids)` are read; `unknown` counts the words among
+    them that the vocabulary lacks, whether they are read in pieces or not.
     """
 
     ids: list[int]
@@ -102,18 +156,34 @@ class Encoding:
 
 
 class AsciiOffsets(Sequence[tuple[int, int]]):
-    """Offsets of the first `count` words of an ASCII text, computed on first access (few need them)."""
+    """Offsets of the first `count` tokens of an ASCII text, computed on first access (few need them).
 
-    def __init__(self, text: str, count: int) -> None:
+    `sizes` are the letters of each token, where words may be cut into pieces; else each token is a word.
+    """
+
+    def __init__(self, text: str, count: int, sizes: Sequence[int] | None = None) -> None:
         self._text = text
         self._count = count
+        self._sizes = sizes
         self._spans: list[tuple[int, int]] | None = None
+
+    @property
+    def are_words(self) -> bool:
+        return self._sizes is None
 
     def _found(self) -> list[tuple[int, int]]:
         if self._spans is None:
-            words = _ASCII_WORD.finditer(self._text.lower())
-            self._spans = [word.span() for word in islice(words, self._count)]
+            words = (word.span() for word in _ASCII_WORD.finditer(self._text.lower()))
+            self._spans = list(islice(words if self._sizes is None else self._pieces(words), self._count))
         return self._spans
+
+    def _pieces(self, words: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        sizes = iter(self._sizes or ())
+        for start, end in words:
+            while start < end:
+                size = next(sizes, end - start)
+                yield start, start + size
+                start += size
 
     def __len__(self) -> int:
         return self._count
@@ -145,6 +215,11 @@ class Tokenizer:
         self.vocab_size: int = library.get_vocab_size()
         # ASCII text is tokenized with a regular expression, in a tenth of the library's time.
         self._ids: dict[str, int] | None = library.get_vocab() if _is_word_tokenizer(library) else None
+        self._inside = {
+            number
+            for entry, number in library.get_vocab().items()
+            if entry.startswith(INSIDE) and entry != INSIDE
+        }
 
     @classmethod
     def from_json(cls, json: str, max_tokens: int) -> Tokenizer:
@@ -175,7 +250,33 @@ class Tokenizer:
     def _encode_ascii(self, text: str, vocabulary: dict[str, int]) -> Encoding:
         words = _ASCII_WORD.findall(text.lower())
         ids = [vocabulary.get(word, UNKNOWN_ID) for word in words[: self.max_tokens]]
-        return Encoding(ids, AsciiOffsets(text, len(ids)), text, ids.count(UNKNOWN_ID), len(words))
+        if not self._inside or UNKNOWN_ID not in ids:
+            return Encoding(ids, AsciiOffsets(text, len(ids)), text, ids.count(UNKNOWN_ID), len(words))
+        cut = [self._pieces(word, vocabulary) for word in words]
+        ids = [number for pieces in cut for number, _ in pieces]
+        sizes = [size for pieces in cut for _, size in pieces]
+        total, ids = len(ids), ids[: self.max_tokens]
+        return Encoding(ids, AsciiOffsets(text, len(ids), sizes), text, self._unknown(ids), total)
+
+    def _pieces(self, word: str, vocabulary: dict[str, int]) -> list[tuple[int, int]]:
+        """(id, letters) of the longest pieces that a word is made of; unknown as a whole if it is not."""
+        found: list[tuple[int, int]] = []
+        start, prefix = 0, ""
+        while start < len(word):
+            end = len(word) if len(word) <= LONGEST_WORD else start
+            while end > start and prefix + word[start:end] not in vocabulary:
+                end -= 1
+            if end == start:
+                return [(UNKNOWN_ID, len(word))]
+            found.append((vocabulary[prefix + word[start:end]], end - start))
+            start, prefix = end, INSIDE
+        return found
+
+    def _unknown(self, ids: Sequence[int]) -> int:
+        """How many words of these ids the vocabulary lacks."""
+        inside = [number in self._inside for number in ids]
+        in_pieces = sum(goes_on and not before for before, goes_on in pairwise(inside))
+        return ids.count(UNKNOWN_ID) + in_pieces
 
     def _encoding(self, text: str, encoded: Any) -> Encoding:
         all_ids: list[int] = encoded.ids
@@ -183,7 +284,7 @@ class Tokenizer:
         ids, offsets = all_ids[: self.max_tokens], offsets[: self.max_tokens]
         if not text.isascii():
             offsets = [(start, _with_marks(text, end)) for start, end in offsets]
-        return Encoding(ids, offsets, text, ids.count(UNKNOWN_ID), len(all_ids))
+        return Encoding(ids, offsets, text, self._unknown(ids), len(all_ids))
 
 
 # `WORDS` on lower-cased ASCII; \s would also match the four separators U+001C to U+001F.
@@ -191,14 +292,22 @@ _ASCII_WORD = re.compile(r"[a-z]+|[0-9]+|[^a-z0-9 \t\n\r\f\v]")
 
 
 def _is_word_tokenizer(library: Library) -> bool:
-    """Whether the tokenizer was made by `build_word_tokenizer`; a bundle may carry another kind."""
+    """Whether the tokenizer was made by this module; a bundle may carry another kind."""
     like = build_word_tokenizer([])
     return (
-        type(library.model) is type(like.model)
+        (type(library.model) is models.WordLevel or _is_of_pieces(library.model))
         and repr(library.normalizer) == repr(like.normalizer)
         and repr(library.pre_tokenizer) == repr(like.pre_tokenizer)
         and library.post_processor is None
         and not library.get_added_tokens_decoder()
+    )
+
+
+def _is_of_pieces(model: Any) -> bool:
+    return (
+        type(model) is models.WordPiece
+        and model.continuing_subword_prefix == INSIDE
+        and model.max_input_chars_per_word == LONGEST_WORD
     )
 
 

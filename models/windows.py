@@ -1,8 +1,9 @@
-"""Long tickets: score overlapping windows of a ticket and select one.
+"""Long tickets: score them whole up to a limit, and beyond it score overlapping windows and select one.
 
-A mean over two thousand words hides a request of ten. A ticket longer than the window is therefore cut into
+A mean over two thousand words hides a request of ten. A ticket longer than the limit is therefore cut into
 windows that overlap by half. Each window is scored like a ticket, and the ticket gets the logits of the
-window with the largest logit. A ticket that fits into one window is scored whole.
+window with the largest logit. A mail of two pages, however, is about one matter, and a window of it says less
+than the whole: the limit, at least one window, is chosen on validation tickets (`training.assess.reading`).
 
 A ticket of more than three windows is mostly background. It is cut into windows of half the length, and the
 median logit of each team over the windows, the background's own score, is subtracted before the comparison.
@@ -18,15 +19,15 @@ LONG_TICKET_WINDOWS = 3  # a ticket of more windows is treated as mostly backgro
 # A long ticket's score is a maximum over windows and so overconfident: its logits are divided by this, as
 # measured on tickets embedded in text that training had not seen (docs/recipe.md).
 LONG_TICKET_TEMPERATURE = 5.0
-MAX_ROWS = 64  # windows in one run of the graph; bounds its memory
+MAX_TOKENS = 10_240  # in one run of the graph, with padding; bounds its memory
 
 
-def windows(tokens: int, window: int) -> list[tuple[int, int]]:
+def windows(tokens: int, window: int, whole: int = 0) -> list[tuple[int, int]]:
     """(start, end) of each window over `tokens` tokens; all of equal length, overlapping by half or more.
 
-    With `window` 0, every ticket is one window.
+    Up to `whole` tokens, or with `window` 0, a ticket is one window.
     """
-    if not window or tokens <= window:
+    if not window or tokens <= max(window, whole):
         return [(0, tokens)]
     count = 1 + -(-(tokens - window) // (window // 2))
     starts = np.linspace(0, tokens - window, count).round().astype(int).tolist()
@@ -49,25 +50,22 @@ def select_window(logits: np.ndarray, is_long: bool) -> tuple[int, np.ndarray]:
 
 
 def read_windows(
-    run: Callable[[np.ndarray], np.ndarray], input_ids: np.ndarray, window: int
+    run: Callable[[np.ndarray], np.ndarray], input_ids: np.ndarray, window: int, whole: int = 0
 ) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """Logits (batch, teams) of tickets of any length, and the window that was selected for each.
 
     `run` maps ids (rows, tokens) to logits (rows, teams); `input_ids` (batch, tokens) is padded with 0.
     """
     lengths = (input_ids != 0).sum(axis=1).tolist()
-    if not window or input_ids.shape[1] <= window:
+    if not window or input_ids.shape[1] <= max(window, whole):
         return run(input_ids), [(0, length) for length in lengths]
-    is_long = [length > LONG_TICKET_WINDOWS * window for length in lengths]
+    is_long = [length > max(LONG_TICKET_WINDOWS * window, whole) for length in lengths]
     pieces = [
         (row, *piece)
         for row, length in enumerate(lengths)
-        for piece in windows(length, window // 2 if is_long[row] else window)
+        for piece in windows(length, window // 2 if is_long[row] else window, whole)
     ]
-    rows = np.zeros((len(pieces), max(end - start for _, start, end in pieces)), dtype=np.int64)
-    for line, (row, start, end) in zip(rows, pieces, strict=True):
-        line[: end - start] = input_ids[row, start:end]
-    scored = np.concatenate([run(rows[at : at + MAX_ROWS]) for at in range(0, len(rows), MAX_ROWS)])
+    scored = _score(run, input_ids, pieces)
     owner = np.array([row for row, _, _ in pieces])
     logits: list[np.ndarray] = []
     chosen: list[tuple[int, int]] = []
@@ -77,3 +75,24 @@ def read_windows(
         logits.append(ticket)
         chosen.append(pieces[int(own[selected])][1:])
     return np.stack(logits).astype(np.float32), chosen
+
+
+def _score(
+    run: Callable[[np.ndarray], np.ndarray], input_ids: np.ndarray, pieces: list[tuple[int, int, int]]
+) -> np.ndarray:
+    """Logits (pieces, teams) of pieces (row, start, end), run together with others about as long."""
+    order = sorted(range(len(pieces)), key=lambda number: pieces[number][2] - pieces[number][1])
+    scored: list[np.ndarray] = []
+    while len(scored) < len(order):
+        batch = [pieces[order[len(scored)]]]
+        for number in order[len(scored) + 1 :]:
+            length = pieces[number][2] - pieces[number][1]
+            if (len(batch) + 1) * length > MAX_TOKENS:
+                break
+            batch.append(pieces[number])
+        rows = np.zeros((len(batch), max(1, batch[-1][2] - batch[-1][1])), dtype=np.int64)
+        for line, (row, start, end) in zip(rows, batch, strict=True):
+            line[: end - start] = input_ids[row, start:end]
+        scored += list(run(rows))
+    places = np.argsort(np.array(order))
+    return np.stack(scored)[places]

@@ -25,6 +25,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "bigrams": (0, 2**24),
     "wide": (0, 65_536),
     "window": (0, 1_000_000),
+    "whole": (0, 1_000_000),
+    "pieces": (0, 1_000_000),
     "label_smoothing": (0, 0.99),
     "ema_decay": (0, 0.999999),
     "soft_labels": (0, 1),
@@ -70,6 +72,9 @@ class Recipe:
     head_dropout: float = 0.0
     token_dropout: float = 0.0
     window: int = 0
+    whole: int = 0
+    pieces: int = 0
+    counts: bool = False
     schedule: Literal["constant", "cosine"] = "constant"
     weight_decay: float = 0.0
     label_smoothing: float = 0.0
@@ -130,6 +135,8 @@ def _faults(settings: dict[str, Any]) -> list[str]:
 
 def _expected(name: str, kind: Any, value: Any) -> str:
     """What the setting must be, or "" if the value is valid."""
+    if kind is bool:
+        return "" if isinstance(value, bool) else "true or false"
     choices = get_args(kind)
     if choices:
         return "" if value in choices else f"one of {', '.join(map(repr, choices))}"

@@ -25,6 +25,7 @@ from models.tradeoff import HIGHEST_PRECISION, LOWEST_PRECISION
 from training.assess.checks import Checks, check
 from training.assess.evaluation import Answers, Evaluation
 from training.assess.label_errors import as_lines, expected_errors
+from training.assess.reading import choose_reading, described
 from training.command_line import guarded, share, whole, within
 from training.data.columns import add_column_flags, columns_of
 from training.data.corrections import read_corrections, to_csv
@@ -97,6 +98,7 @@ def run(
         return None
     model = to_onnx(network)
     bundle = uncalibrated_bundle(model, tokenizer, dataset, recipe, out, name)
+    bundle = choose_reading(bundle, dataset.valid, recipe.whole)
     bundle = calibrate(bundle, dataset, precision)
     answers, evaluation = validate(bundle, dataset)
     bundle = with_metrics(bundle, answers, evaluation)
@@ -241,6 +243,7 @@ def summary(result: Run) -> str:
         f"calibration error {evaluation.calibration_error:.4f}; {evaluation.coverage:.1%} routed"
         + (f", {precision:.2%} of those right" if precision is not None else "")
     )
+    lines.append(described(result.bundle.config))
     lines += routing(result.bundle.config)
     if result.checks.suspects:
         lines.append(

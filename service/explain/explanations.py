@@ -109,8 +109,9 @@ class Window:
 def window_of(runtime: Runtime, ids: Sequence[int]) -> Window:
     """The window whose logits the ticket has: the whole ticket, if it fits into the bundle's window."""
     start, end = 0, len(ids)
-    if runtime.config.window and end > runtime.config.window:
-        start, end = read_windows(runtime.run, pad([ids]), runtime.config.window)[1][0]
+    config = runtime.config
+    if config.window and end > max(config.window, config.whole):
+        start, end = read_windows(runtime.run, pad([ids]), config.window, config.whole)[1][0]
     return Window(start, end, len(ids), ids[start:end])
 
 

@@ -52,7 +52,8 @@ def _joined_tokens(
 ) -> list[Word]:
     """The words of the tokens from position `at` on."""
     text = joined.text
-    are_words = isinstance(encoding.offsets, AsciiOffsets)  # each token is a word
+    # Each token is a word, so that no word boundaries are needed.
+    are_words = isinstance(encoding.offsets, AsciiOffsets) and encoding.offsets.are_words
     splits = [] if are_words else [end for _, (_, end) in _SPLITTER.pre_tokenize_str(text)]
     fields = iter(joined.fields)
     name, offset, cleaned = next(fields)

@@ -70,9 +70,9 @@ class Runtime:
 
     def run(self, ids: np.ndarray) -> np.ndarray:
         """Logits (tickets, teams) of padded ids (tickets, tokens); long tickets are read in windows."""
-        window = self.config.window
+        window, whole = self.config.window, self.config.whole
         if window and ids.shape[1] > window:
-            return read_windows(self._score, ids, window)[0]
+            return read_windows(self._score, ids, window, whole)[0]
         return self._score(ids)
 
     def _score(self, ids: np.ndarray) -> np.ndarray:

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import PADDING_ID, UNKNOWN_ID, Tokenizer, build_word_tokenizer, words
+from models.tokenizer import (
+    PADDING_ID,
+    UNKNOWN_ID,
+    Tokenizer,
+    build_piece_tokenizer,
+    build_word_tokenizer,
+    words,
+)
 
 TEXTS = [
     "My lamp arrived broken. I'd like a new lamp, please!",
@@ -92,6 +99,9 @@ def test_nothing_to_read(tokenizer: Tokenizer) -> None:
         ("٣ أيام", ["٣", "أيام"]),
         ("İstanbul", ["İstanbul"]),
         ("2x4m", ["2", "x", "4", "m"]),
+        ("打印机 VPN不行", ["打", "印", "机", "VPN", "不", "行"]),
+        ("プリンタが", ["プ", "リ", "ン", "タ", "が"]),
+        ("ใช้ไม่ได้", ["ใ", "ช้", "ไ", "ม่", "ไ", "ด้"]),
     ],
 )
 def test_beyond_ascii(tokenizer: Tokenizer, text: str, tokens: list[str]) -> None:
@@ -174,3 +184,51 @@ def test_refuses_other_ids_for_padding_and_unknown() -> None:
 def test_refuses_to_read_nothing() -> None:
     with pytest.raises(ValueError, match="max_tokens"):
         Tokenizer(build_word_tokenizer(TEXTS), 0)
+
+
+# ------------------------------------------------------------------------------------------------- pieces
+
+COMPOUNDS = [
+    "Gartentisch Gartenstuhl Gartenhaus Gartenbank Gartenzaun",
+    "Tischplatte Stuhlbein Hausdach Bankdrücken Zaunpfahl Tischbein Tischdecke",
+    "my lamp, my table 4711",
+]
+
+
+@pytest.fixture(scope="module")
+def pieces() -> Tokenizer:
+    return Tokenizer(build_piece_tokenizer(COMPOUNDS, min_count=1, pieces=40), max_tokens=120)
+
+
+def test_a_known_word_is_one_token_and_another_is_cut_into_its_longest_pieces(pieces: Tokenizer) -> None:
+    encoding = pieces.encode("Mein Gartentisch, my gartenlampe 0815 ☂")
+    assert encoding.tokens[encoding.tokens.index("Gartentisch") + 1] == ","
+    assert "".join(encoding.tokens) == "MeinGartentisch,mygartenlampe0815☂"
+    assert "garten" in encoding.tokens
+    assert encoding.unknown == 4  # Mein, gartenlampe, 0815, ☂
+    assert encoding.ids[-2:] == [UNKNOWN_ID, UNKNOWN_ID]
+    assert encoding.ids.count(UNKNOWN_ID) == 2
+
+
+def test_pieces_stand_behind_the_words_and_do_not_depend_on_the_order(pieces: Tokenizer) -> None:
+    known = build_word_tokenizer(COMPOUNDS, 1).get_vocab()
+    vocabulary = pieces.library.get_vocab()
+    assert {word: vocabulary[word] for word in known} == known
+    assert build_piece_tokenizer(COMPOUNDS[::-1], 1, 40).to_str() == pieces.library.to_str()
+
+
+def test_a_word_without_end_is_unknown(pieces: Tokenizer) -> None:
+    for text in ("x" * 101, "ü" * 101):
+        assert pieces.encode(text).ids == [UNKNOWN_ID]
+    assert pieces.encode("x" * 100).count == 100
+
+
+@given(ANY_TEXT)
+def test_pieces_of_any_text_lie_in_it_in_order(pieces: Tokenizer, text: str) -> None:
+    encoding = pieces.encode(text)
+    before = 0
+    for start, end in encoding.offsets:
+        assert before <= start < end <= len(text)
+        before = start
+    assert len(encoding.ids) == len(encoding.offsets)
+    assert encoding.unknown <= encoding.count

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers
 
-from models.tokenizer import Encoding, Tokenizer, build_word_tokenizer
+from models.tokenizer import Encoding, Tokenizer, build_piece_tokenizer, build_word_tokenizer
 
 TEXTS = [
     "My card shows order 4711 twice, why?",
@@ -19,9 +19,10 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(build_word_tokenizer(TEXTS, min_count=1), max_tokens=12)
+@pytest.fixture(scope="module", params=["words", "pieces"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    build = build_piece_tokenizer if request.param == "pieces" else build_word_tokenizer
+    return Tokenizer(build(TEXTS, min_count=1), max_tokens=12)
 
 
 def by_library(tokenizer: Tokenizer, text: str) -> Encoding:

@@ -107,7 +107,9 @@ def run_graph(bundle: Bundle, tokens: TokenIds) -> np.ndarray:
         return scored
 
     for rows in batches_by_length(tokens.lengths, BATCH):
-        logits[rows], _ = read_windows(run, tokens.padded(rows).numpy(), bundle.config.window)
+        logits[rows], _ = read_windows(
+            run, tokens.padded(rows).numpy(), bundle.config.window, bundle.config.whole
+        )
     return logits
 
 

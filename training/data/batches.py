@@ -11,6 +11,7 @@ import torch
 
 # Tickets are sorted by length within a random pool of this many batches: little padding, still shuffled.
 POOL_BATCHES = 50
+MOST_TOKENS = 10_240  # of a batch with its padding: memory stays bounded however long the tickets are
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ class TokenIds:
         starts = np.concatenate([self.starts, self.starts[-1] + other.starts[1:]])
         return TokenIds(np.concatenate([self.flat, other.flat]), starts)
 
+    def select(self, rows: np.ndarray) -> "TokenIds":
+        """Those rows, in that order."""
+        pieces = [self.flat[self.starts[row] : self.starts[row + 1]] for row in rows]
+        starts = np.append(0, np.cumsum(self.lengths[rows])).astype(np.int64)
+        return TokenIds(np.concatenate([np.zeros(0, np.int32), *pieces]), starts)
+
     @property
     def lengths(self) -> np.ndarray:
         return np.diff(self.starts)
@@ -52,16 +59,28 @@ class TokenIds:
 def batches_by_length(
     lengths: np.ndarray, batch_size: int, generator: np.random.Generator | None = None
 ) -> Iterator[np.ndarray]:
-    """Row numbers of each batch, every row once; shuffled with `generator`, else sorted by length."""
+    """Row numbers of each batch, every row once; shuffled with `generator`, else sorted by length.
+
+    Batches have `batch_size` rows, or fewer where these would be more than MOST_TOKENS with their padding.
+    """
     if generator is None:
-        order = np.argsort(lengths, kind="stable")
-        yield from (order[start : start + batch_size] for start in range(0, len(order), batch_size))
+        yield from _cut(np.argsort(lengths, kind="stable"), lengths, batch_size)
         return
     order = generator.permutation(len(lengths))
     batches = []
     for start in range(0, len(order), POOL_BATCHES * batch_size):
         pool = order[start : start + POOL_BATCHES * batch_size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
-        batches += [pool[cut : cut + batch_size] for cut in range(0, len(pool), batch_size)]
+        batches += _cut(pool, lengths, batch_size)
     for index in generator.permutation(len(batches)):
         yield batches[index]
+
+
+def _cut(rows: np.ndarray, lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Rows sorted by length, cut into batches."""
+    starts = [0]
+    for at, length in enumerate(lengths[rows].tolist()):
+        size = at - starts[-1]
+        if size == batch_size or (size and (size + 1) * length > MOST_TOKENS):
+            starts.append(at)
+    return [batch for batch in np.split(rows, starts[1:]) if len(batch)]

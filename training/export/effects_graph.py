@@ -3,7 +3,7 @@
 Hold the attention weights, the scale of every layer norm and the open ReLUs as this ticket set them, and
 the network is linear in its token embeddings. Its logits then split exactly into one share per token and a
 rest that no token brings (biases, positions, the average embedding); a token brings the pair it makes with
-its left neighbour, where the network has pairs:
+its left neighbour, where the network has pairs, and its row of word counts as it is:
 
     contrast · logits = sum of effects + rest
 
@@ -41,13 +41,15 @@ def effects_on_request(graph: GraphBuilder, blocks: list[BlockActivations], team
     """
     graph.constant("contrast", np.zeros((0, teams)))
     average = graph.initializers["token"][FIRST_WORD_ID:].mean(axis=0, dtype=np.float32)
-    wide = graph.initializers["columns"][1] if "columns" in graph.initializers else 0
-    graph.constant("mean_token", average[: len(average) - wide])
+    counts = "counts.bias" in graph.initializers
+    d = int(graph.initializers["by_head"].prod())
+    wide = len(average) - d - (teams + 1 if counts else 0)
+    graph.constant("mean_token", average[:d])
     if wide:
-        graph.constant("wide_mean_token", average[-wide:])
+        graph.constant("wide_mean_token", average[d : d + wide])
     asked = graph.op("Cast", graph.op("Size", "contrast"), to=TensorProto.BOOL)
     yes, no = type(graph)("effects_"), type(graph)()
-    _walk_back(yes, blocks, int(wide))
+    _walk_back(yes, blocks, wide, counts)
     nothing = numpy_helper.from_array(np.zeros((0, 0), np.float32))
     no.op("Constant", value=nothing, name="no_effects")
 
@@ -64,7 +66,7 @@ def effects_on_request(graph: GraphBuilder, blocks: list[BlockActivations], team
     )
 
 
-def _walk_back(back: GraphBuilder, blocks: list[BlockActivations], wide: int) -> None:
+def _walk_back(back: GraphBuilder, blocks: list[BlockActivations], wide: int, counts: bool) -> None:
     # gradient of contrast · logits by the normed mean (batch, 1, d), then by each token (batch * n, d)
     last_axis, middle_axis = _axis(back, -1), _axis(back, 1)
     by_pooled = back.op("Gemm", "contrast", "head.weight", transB=1)
@@ -90,7 +92,18 @@ def _walk_back(back: GraphBuilder, blocks: list[BlockActivations], wide: int) ->
     if wide:
         by_wide = back.op("Slice", by_pooled, _axis(back, -wide), _axis(back, END), _axis(back, 1))
         shares = back.op("Add", shares, _wide_back(back, by_wide, last_axis, middle_axis))
-    back.op("Mul", shares, "counted", name="asked_effects")
+    shares = back.op("Mul", shares, "counted")
+    if counts:
+        shares = back.op("Add", shares, _counts_back(back))
+    back.op("Identity", shares, name="asked_effects")
+
+
+def _counts_back(back: GraphBuilder) -> str:
+    """What each token adds by its word counts (batch, n): what it weighs times its row's contrast."""
+    by_row = back.op("MatMul", "count_rows", back.op("Unsqueeze", "contrast", _axis(back, 2)))
+    return back.op(
+        "Mul", back.op("Squeeze", by_row, _axis(back, 2)), back.op("Squeeze", "count_shares", "one")
+    )
 
 
 def _wide_back(back: GraphBuilder, by_wide: str, last_axis: str, middle_axis: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.network import MAX_DISTANCE, PAIR_MULTIPLIER, Network
+from models.network import MAX_DISTANCE, MIN_SQUARED_NORM, PAIR_MULTIPLIER, Network
 from training.export.effects_graph import BlockActivations, effects_on_request
 from training.export.graph_builder import GraphBuilder
 
@@ -65,18 +65,23 @@ def to_onnx(network: Network) -> bytes:
 def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
     """What enters the first block (batch, n, d).
 
-    `token_rows` is the part of it that the tokens bring, and `wide_rows` (batch, n, wide) what they bring to
-    the way past the blocks: columns of the same tables, so that each token is looked up once.
+    `token_rows` is the part of it that the tokens bring, `wide_rows` (batch, n, wide) what they bring to the
+    way past the blocks, `count_rows` (batch, n, teams) and `count_squares` (batch, n, 1) what they bring to
+    the word counts: columns of the same tables, so that each token is looked up once.
     """
-    wide, pairs = "wide.token.weight" in weights, "bigram.weight" in weights
-    whole = "" if wide else "token_rows"
+    pairs = "bigram.weight" in weights
+    columns = {"token_rows": _width(weights, "token")}
+    if "wide.token.weight" in weights:
+        columns["wide_rows"] = _width(weights, "wide.token")
+    if "counts.token.weight" in weights:
+        columns |= {"count_rows": _width(weights, "counts.token") - 1, "count_squares": 1}
+    whole = "" if len(columns) > 1 else "token_rows"
     rows = _rows(graph, "token", weights, "input_ids", name="" if pairs else whole)
     if pairs:
         pair_rows = _pairs(graph, len(weights["bigram.weight"]))
         rows = graph.op("Add", rows, _rows(graph, "bigram", weights, pair_rows), name=whole)
-    if wide:
-        sizes = [weights[f"{table}.weight"].shape[1] for table in ("token", "wide.token")]
-        graph.split(rows, graph.constant("columns", sizes, np.int64), ["token_rows", "wide_rows"])
+    if len(columns) > 1:
+        graph.split(rows, graph.constant("columns", list(columns.values()), np.int64), list(columns))
     if "position.weight" not in weights:
         return "token_rows"
     tokens = graph.op("Shape", "input_ids", start=1)
@@ -84,11 +89,16 @@ def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
     return graph.op("Add", "token_rows", graph.op("Slice", positions, "zero", tokens, "zero"))
 
 
+def _width(weights: dict[str, np.ndarray], table: str) -> int:
+    return int(weights[f"{table}.weight"].shape[1])
+
+
 def _rows(
     graph: GraphBuilder, table: str, weights: dict[str, np.ndarray], ids: str, *, name: str = ""
 ) -> str:
-    """Rows of an embedding table and of its wide columns, in float16 where that loses nothing."""
-    parts = [weights[f"{one}.weight"] for one in (table, f"wide.{table}") if f"{one}.weight" in weights]
+    """Rows of an embedding table and of what stands beside it, in float16 where that loses nothing."""
+    tables = (f"{owner}{table}.weight" for owner in ("", "wide.", "counts."))
+    parts = [weights[name] for name in tables if name in weights]
     values = np.concatenate(parts, axis=1)
     halves = values.astype(np.float16)
     if not np.array_equal(halves.astype(np.float32), values):
@@ -225,7 +235,28 @@ def _mean_and_head(
     pooled = graph.op("Squeeze", graph.op("MatMul", shares, x), "one")
     if "wide.gate.weight" in weights:
         pooled = graph.op("Concat", pooled, _wide(graph, weights, padding), axis=1)
-    _linear(graph, weights, "head", pooled, out="logits")
+    counts = "counts.bias" in weights
+    _linear(graph, weights, "head", pooled, out="head_logits" if counts else "logits")
+    if counts:
+        graph.op("Add", "head_logits", _counts(graph, weights), name="logits")
+
+
+def _counts(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
+    """`models.network.WordCounts` (batch, teams); `count_shares` (batch, 1, n) is what each token weighs."""
+    same = graph.op(
+        "Equal", graph.op("Unsqueeze", "input_ids", "one"), graph.op("Unsqueeze", "input_ids", "last")
+    )
+    repeats = graph.op("ReduceSum", graph.op("Cast", same, to=TensorProto.FLOAT), "last", keepdims=0)
+    squares = graph.op("Mul", graph.op("Squeeze", "count_squares", "last"), "counted")
+    length = graph.op(
+        "Max",
+        graph.op("ReduceSum", squares, "one", keepdims=1),
+        graph.constant("min_squared_norm", MIN_SQUARED_NORM),
+    )
+    share = graph.op("Div", "counted", graph.op("Sqrt", graph.op("Mul", repeats, length)))
+    share = graph.op("Unsqueeze", share, "one", name="count_shares")
+    scores = graph.op("Squeeze", graph.op("MatMul", share, "count_rows"), "one")
+    return graph.op("Add", scores, graph.constant("counts.bias", weights["counts.bias"]))
 
 
 def _wide(graph: GraphBuilder, weights: dict[str, np.ndarray], padding: str) -> str:

@@ -12,7 +12,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ class CheckpointError(ValueError):
 class Examples:
     """Tokens and targets of one split; `targets` (tickets,) int64 are positions in the list of teams.
 
+    `importance` (tickets,) is the weight of each in the loss, 1 on average; None: all alike.
+
     For distillation also `soft` labels (tickets, teams), the weight `trust` (tickets,) of the hard label
     beside them, and the `vectors` (tickets, size) to predict, zero where a ticket has none.
     """
@@ -55,6 +57,7 @@ class Examples:
     soft: torch.Tensor | None = None
     trust: torch.Tensor | None = None
     vectors: torch.Tensor | None = None
+    importance: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> "Examples":
         """The same examples with their targets on `device`; the tokens stay, batches of them are moved."""
@@ -188,7 +191,7 @@ def fit(
     """
     network.to(device.torch_device)
     train, valid = train.to(device.torch_device), valid.to(device.torch_device)
-    steps = recipe.epochs * math.ceil(len(train.tokens) / recipe.batch_size)
+    steps = recipe.epochs * sum(1 for _ in _batches(train, recipe, 1))
     vector_size = 0 if train.vectors is None else train.vectors.shape[1]
     learner = Learner(network, recipe, vector_size, steps)
     history = _resume(checkpoint, identity, learner)
@@ -216,11 +219,10 @@ def _one_epoch(
     recipe, network = learner.recipe, learner.network
     network.train()
     torch.manual_seed(recipe.seed * 100_003 + number + 10_000_019 * distributed.rank())  # dropout
-    generator = np.random.default_rng((recipe.seed, number))  # order
     dropout = np.random.default_rng((recipe.seed, number, 1))
     count = len(train.tokens)
     seen, loss_sum, right = 0, 0.0, 0
-    for rows in batches_by_length(train.tokens.lengths, recipe.batch_size, generator):
+    for rows in _batches(train, recipe, number):
         ids = token_dropout(train.tokens.padded(rows), recipe.token_dropout, dropout)
         local = distributed.local_rows(rows)
         if not len(local):
@@ -241,17 +243,22 @@ def _one_epoch(
     return loss_sum / seen, right / seen
 
 
+def _batches(train: Examples, recipe: Recipe, epoch: int) -> Iterator[np.ndarray]:
+    order = np.random.default_rng((recipe.seed, epoch))
+    return batches_by_length(train.tokens.lengths, recipe.batch_size, order)
+
+
 def _loss(
     learner: Learner, train: Examples, rows: np.ndarray, pooled: torch.Tensor, logits: torch.Tensor
 ) -> torch.Tensor:
     """Cross-entropy with label and soft label, plus the cosine distance of predicted and teacher vectors."""
     recipe, targets = learner.recipe, train.targets[rows]
-    if train.soft is None or train.trust is None:
-        return F.cross_entropy(logits, targets, label_smoothing=recipe.label_smoothing)
-    hard = F.cross_entropy(logits, targets, label_smoothing=recipe.label_smoothing, reduction="none")
-    soft = F.cross_entropy(logits, train.soft[rows], reduction="none")
-    trust = train.trust[rows]
-    loss = (trust * hard + (1 - trust) * soft).mean()
+    losses = F.cross_entropy(logits, targets, label_smoothing=recipe.label_smoothing, reduction="none")
+    if train.soft is not None and train.trust is not None:
+        soft = F.cross_entropy(logits, train.soft[rows], reduction="none")
+        trust = train.trust[rows]
+        losses = trust * losses + (1 - trust) * soft
+    loss = (losses if train.importance is None else losses * train.importance[rows]).mean()
     if learner.vector_head is not None and train.vectors is not None:
         vectors = train.vectors[rows]
         there = vectors.abs().sum(dim=1) > 0

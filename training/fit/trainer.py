@@ -8,15 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer as Library
 
 from models.network import Network, NetworkConfig
-from models.tokenizer import Tokenizer, build_word_tokenizer, extend_vocabulary
+from models.tokenizer import Tokenizer, build_piece_tokenizer, build_word_tokenizer, extend_vocabulary
 from training.data.batches import TokenIds
 from training.data.dataset import Dataset, fingerprint
 from training.fit.device import CPU, Device, LaunchCounter
 from training.fit.distributed import world_size
 from training.fit.loop import Epoch, Examples, fit
+from training.fit.mixing import mix
 from training.fit.progress import Progress
+from training.fit.word_counts import describe, fit_word_counts, importance
 from training.recipe import Recipe
 from training.teachers.embeddings import init_from_encoder, materialize_embeddings
 from training.teachers.encoder import Teacher, load_teacher
@@ -48,8 +51,15 @@ def find_teacher(recipe: Recipe, device: Device = CPU) -> Teacher | None:
 
 def make_tokenizer(dataset: Dataset, recipe: Recipe, teacher: Teacher | None) -> Tokenizer:
     """The words of the training tickets and, with an encoder, the English words of its vocabulary."""
-    words = build_word_tokenizer(dataset.train.texts, recipe.min_count)
+    words = vocabulary_of(dataset.train.texts, recipe)
     return Tokenizer(extend_vocabulary(words, teacher.words) if teacher else words, recipe.max_tokens)
+
+
+def vocabulary_of(texts: Sequence[str], recipe: Recipe) -> Library:
+    """The vocabulary of the tickets: their words, and pieces of them where the recipe has pieces."""
+    if recipe.pieces:
+        return build_piece_tokenizer(texts, recipe.min_count, recipe.pieces)
+    return build_word_tokenizer(texts, recipe.min_count)
 
 
 def train(
@@ -65,15 +75,22 @@ def train(
     network = Network(network_config(recipe, tokenizer, dataset.teams))
     parameters = sum(parameter.numel() for parameter in network.parameters())
     print(f"{tokenizer.vocab_size:,} vocabulary entries, {parameters:,} parameters, recipe {recipe.name}")
-    # The network reads one window at a time, in training as in serving.
-    reader = Tokenizer(tokenizer.library, recipe.window or recipe.max_tokens)
+    # The longest ticket that the network reads at once, in training as in serving.
+    reader = Tokenizer(tokenizer.library, max(recipe.window, recipe.whole) or recipe.max_tokens)
     train_examples = encode(dataset.train.texts, dataset.train.teams, reader, dataset.teams)
     valid_examples = encode(dataset.valid.texts, dataset.valid.teams, reader, dataset.teams)
+    counts, balance = None, 0.0
+    if recipe.counts:
+        counts, settings = fit_word_counts(network.config, train_examples, tokenizer, recipe.seed)
+        balance = settings.balance
+        print(describe(settings))
     if teacher:
-        init_from_encoder(network, tokenizer, dataset.train.texts, train_examples.tokens, recipe, teacher)
+        trained = vocabulary_of(dataset.train.texts, recipe).get_vocab_size()
+        init_from_encoder(network, tokenizer, trained, train_examples.tokens, teacher)
     if recipe.teacher != "none":
         train_examples = add_soft_labels(train_examples, dataset, recipe, reader, teacher)
         train_examples = add_outliers(train_examples, dataset, recipe, reader, teacher)
+    train_examples = balanced(train_examples, balance)
     recipe = within_budget(recipe, len(train_examples.tokens.flat))
     launched = LaunchCounter()
     with Progress(recipe.epochs) as progress:
@@ -91,7 +108,22 @@ def train(
     print(f"trained on: {device}; {launched}" if sum(launched.counts()) else f"trained on: {device}")
     if recipe.teacher != "none":
         materialize_embeddings(network)
-    return network, history
+    return (mix(network, counts, valid_examples) if counts else network), history
+
+
+def balanced(examples: Examples, balance: float) -> Examples:
+    """The examples with more importance for those of small teams; all alike where `balance` is 0.
+
+    What has no label of its own (`trust` 0) has the importance that its soft label expects.
+    """
+    if not balance:
+        return examples
+    targets = examples.targets
+    weight = torch.from_numpy(importance(targets.numpy(), balance))
+    if examples.soft is not None and examples.trust is not None:
+        of_team = torch.ones(examples.soft.shape[1]).index_put((targets,), weight)
+        weight = torch.where(examples.trust == 0, examples.soft @ of_team, weight)
+    return replace(examples, importance=weight)
 
 
 def within_budget(recipe: Recipe, tokens: int) -> Recipe:
@@ -152,7 +184,7 @@ def add_outliers(
     source = [*sentences(RANDOM_SENTENCES, recipe.seed), *filler_sentences(FILLER_SCENES, recipe.seed)]
     if teacher and examples.vectors is not None:
         source = drop_similar(source, teacher.vectors(source), examples.vectors[: len(texts)].numpy())
-    own = set(build_word_tokenizer(texts, recipe.min_count).get_vocab())
+    own = set(vocabulary_of(texts, recipe).get_vocab())
     unseen_words = [word for word in teacher.words if word not in own] if teacher else []
     generator = np.random.default_rng((recipe.seed, 3))
     rows: list[int] = []
@@ -161,7 +193,7 @@ def add_outliers(
     while source and room > 0:
         row = int(generator.integers(len(texts))) if len(rows) % 2 else NO_TICKET
         # Half of the examples fill the half window that serving uses for long tickets (models.windows).
-        window = reader.max_tokens // int(generator.integers(1, 3))
+        window = (recipe.window or reader.max_tokens) // int(generator.integers(1, 3))
         free = max(0, window - (0 if row == NO_TICKET else int(lengths[row])))
         words = int(generator.uniform(0, free) / TOKENS_PER_WORD)
         if row == NO_TICKET:

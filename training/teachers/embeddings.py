@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.network import PAIR_MULTIPLIER, Network
-from models.tokenizer import UNKNOWN_ID, Tokenizer, build_word_tokenizer
+from models.tokenizer import UNKNOWN_ID, Tokenizer
 from training.data.batches import TokenIds
-from training.recipe import Recipe
 from training.teachers.encoder import Teacher
 
 # Initial standard deviation of a projected entry, times sqrt(384 / size).
@@ -65,16 +64,17 @@ class ProjectedEmbedding(nn.Module):
 def init_from_encoder(
     network: Network,
     tokenizer: Tokenizer,
-    texts: Sequence[str],
+    trained: int,
     tokens: TokenIds,
-    recipe: Recipe,
     teacher: Teacher,
 ) -> None:
-    """Replace the network's tables by projected embeddings; `tokens` are the ids of the training `texts`."""
+    """Replace the network's tables by projected embeddings.
+
+    `tokens` are the ids of the training texts, whose vocabulary is the first `trained` ids.
+    """
     entries = sorted(tokenizer.library.get_vocab().items(), key=lambda entry: entry[1])
     vocabulary = [word for word, _ in entries]
     vectors = teacher.word_vectors(vocabulary)
-    trained = build_word_tokenizer(texts, recipe.min_count).get_vocab_size()
     words = torch.from_numpy(vectors)
     network.token = ProjectedEmbedding(words, trained, network.config.d)
     if network.config.wide:

@@ -101,12 +101,13 @@ def _out_of_fold(
             regression_other[others] = augmented_vectors[others] @ weight + bias
     scale = max(float(counts.std()), 1e-6)
     if vectors is None:
-        fits = [(*_temperature(counts / scale, targets), 0.0)]
+        fits = [(*fit_temperature(counts / scale, targets), 0.0)]
     else:
         encoder_scale = max(float(regression.std()), 1e-6)
         regression, regression_other = regression / encoder_scale, regression_other / encoder_scale
         fits = [
-            (*_temperature(counts / scale + share * regression, targets), share) for share in ENCODER_SHARES
+            (*fit_temperature(counts / scale + share * regression, targets), share)
+            for share in ENCODER_SHARES
         ]
     _, temperature, share = min(fits)
     return (
@@ -163,7 +164,7 @@ def _regression(vectors: np.ndarray, targets: np.ndarray, teams: int) -> tuple[n
     ).detach().numpy()
 
 
-def _temperature(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+def fit_temperature(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
     """(cross-entropy with the labels, the temperature that makes it smallest)."""
 
     def loss(temperature: float) -> float:

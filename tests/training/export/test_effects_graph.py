@@ -17,6 +17,8 @@ CONFIG = NetworkConfig(vocab_size=50, teams=4, max_tokens=30, d=16, heads=2, blo
 SHAPES = {
     "baseline": CONFIG,
     "pairs and a way past the blocks": replace(CONFIG, positions="relative", bigrams=64, wide=8),
+    "word counts": replace(CONFIG, counts=True),
+    "all of it": replace(CONFIG, positions="relative", bigrams=64, wide=8, counts=True),
 }
 
 
@@ -27,6 +29,9 @@ def network(request):
     with torch.no_grad():
         for parameter in network.parameters():  # norms and biases away from 1 and 0, scores away from flat
             parameter.add_(0.3 * torch.randn_like(parameter))
+        if request.param.counts:  # the last column is a square
+            for table in (network.counts.token, network.counts.bigram):
+                table.weight[:, -1].abs_()
     return network
 
 
@@ -72,10 +77,22 @@ def held(network, ids, contrast):
         pooled = torch.cat([pooled, norm(network.wide.norm, (shares * wide).sum(0))])
         given.append((wide, network.wide.token))
     difference = network.head(pooled) @ contrast
+    if config.counts:
+        scores, shares = count_shares(network.counts, ids, config)
+        by_counts = shares * (scores @ contrast)
+        difference = difference + by_counts.sum() + network.counts.bias @ contrast
     assert difference.item() == pytest.approx((network(ids[None])[0] @ contrast).item(), abs=1e-4)
     gradients = torch.autograd.grad(difference, [rows for rows, _ in given])
     parts = [g * (rows - table.weight[2:].mean(0)) for g, (rows, table) in zip(gradients, given, strict=True)]
-    return sum(part.sum(-1) for part in parts).detach().numpy()
+    effects = sum(part.sum(-1) for part in parts)
+    return (effects + by_counts if config.counts else effects).detach().numpy()
+
+
+def count_shares(counts, ids, config):
+    """Scores (n, teams) of the tokens' rows, and what each token weighs (n,)."""
+    rows = rows_of(counts, ids, config)
+    often = torch.tensor([float((ids == number).sum()) for number in ids])
+    return rows[:, :-1], 1 / (often * rows[:, -1].sum()).sqrt()
 
 
 @pytest.mark.parametrize("length", [1, 2, 13, 30])

@@ -1,0 +1,184 @@
+"""The linear part of the network: closed form, predictions without the ticket itself, folded tables."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from models.network import NetworkConfig, WordCounts, bigram_rows, repeats
+from models.tokenizer import Tokenizer, build_piece_tokenizer
+from training.data.batches import MOST_TOKENS, TokenIds, batches_by_length
+from training.fit import word_counts
+from training.fit.loop import Examples, predict
+from training.fit.mixing import choose_share
+from training.fit.trainer import balanced
+from training.fit.word_counts import (
+    describe,
+    fit_word_counts,
+    grams_of,
+    importance,
+    inner,
+    occurrences,
+    pair_rows,
+    signs,
+    weigh,
+    without_itself,
+)
+
+VOCABULARY = ["[PAD]", "[UNK]", "rake", "raked", "hose", "##ke"]
+TOKENS = TokenIds.from_rows([[2, 4, 2], [], [3], [4, 4, 4, 4], [5, 1]])
+
+
+def test_a_token_that_stands_four_times_counts_twice():
+    counted, paired = occurrences(TOKENS, len(VOCABULARY), 11)
+    assert counted.toarray()[3].tolist() == [0, 0, 0, 0, 2, 0]
+    np.testing.assert_allclose(counted.toarray()[0], [0, 0, 2 / np.sqrt(2), 0, 1, 0])
+    assert not counted.toarray()[1].any()
+    assert paired.shape == (5, 11)
+    for row in (0, 2, 3, 4):
+        ids = torch.from_numpy(TOKENS.padded(np.array([row])).numpy())
+        expected = bigram_rows(ids, 11)[0].tolist()
+        assert pair_rows(TOKENS, 11)[TOKENS.starts[row] : TOKENS.starts[row + 1]].tolist() == expected
+
+
+def test_words_written_alike_share_their_ngrams():
+    assert grams_of("rake") == {" ra", "rak", "ake", "ke ", " rak", "rake", "ake ", " rake", "rake "}
+    assert grams_of("##ke") == {"ke "}
+    grams = weigh(TokenIds.from_rows([[2], [3], [2, 3]] + [[4]] * 9), VOCABULARY, 1).grams.toarray()
+    assert grams[2] @ grams[3] > 0.2
+    assert not grams[2] @ grams[4]
+    lengths = np.linalg.norm(grams, axis=1)
+    np.testing.assert_allclose(lengths[lengths > 0], 1)
+
+
+def products_of(tickets: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    targets = np.arange(tickets) % 3
+    vectors = generator.normal(size=(tickets, 8)) + np.eye(3, 8)[targets]
+    return (vectors @ vectors.T).astype(np.float32), targets
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.6])
+def test_without_itself_is_what_fitting_without_it_gives(balance):
+    products, targets = products_of(30)
+    targets[targets == 2] = np.where(np.arange(10) < 6, 0, 2)  # teams of different sizes
+    found = without_itself(products, targets, 3, 2.0, balance)
+    weight = importance(targets, balance)
+    for ticket in range(0, 30, 7):
+        others = np.delete(np.arange(30), ticket)
+        loaded = products[np.ix_(others, others)] + np.diag(2.0 / weight[others])
+        expected = products[ticket, others] @ np.linalg.solve(loaded, signs(targets, 3)[others])
+        np.testing.assert_allclose(found[ticket], expected, atol=1e-3)
+
+
+def test_small_teams_count_more_and_all_together_the_same():
+    weight = importance(np.array([0] * 9 + [1]), 0.5)
+    assert weight[-1] == pytest.approx(3 * weight[0])
+    assert weight.mean() == pytest.approx(1)
+    examples = Examples(TOKENS, torch.tensor([0, 0, 0, 0, 1]))
+    assert balanced(examples, 0.0).importance is None
+    assert balanced(examples, 0.5).importance.argmax() == 4
+    trust, soft = torch.tensor([1.0, 1, 1, 1, 0]), torch.tensor([[1.0, 0]] * 4 + [[0.5, 0.5]])
+    found = balanced(replace(examples, soft=soft, trust=trust), 0.5).importance
+    assert found[0] < found[4] < balanced(examples, 0.5).importance[4]
+
+
+TEXTS = {
+    "garden": ["the rake is bent", "a hose leaks", "rakes and hoses", "the mower stopped", "hose hose hose"],
+    "money": [
+        "charged twice",
+        "the invoice is wrong",
+        "refund my money",
+        "an invoice came twice",
+        "charge it",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    texts = [text for team in TEXTS.values() for text in team * 3]
+    tokenizer = Tokenizer(build_piece_tokenizer(texts, pieces=50), 100)
+    tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
+    examples = Examples(tokens, torch.tensor([0] * 15 + [1] * 15))
+    config = NetworkConfig(tokenizer.vocab_size, 2, positions="relative", bigrams=64, counts=True)
+    counts, settings = fit_word_counts(config, examples, tokenizer, seed=0)
+    return tokenizer, examples, counts, settings
+
+
+def test_the_folded_tables_give_what_ridge_regression_gives(fitted):
+    tokenizer, examples, counts, settings = fitted
+    entries = sorted(tokenizer.library.get_vocab().items(), key=lambda entry: entry[1])
+    weights = weigh(examples.tokens, [entry for entry, _ in entries], 64)
+    vectors = weights.vectors(examples.tokens)
+    targets = examples.targets.numpy()
+    loaded = inner(vectors) + np.diag(settings.smoothness / importance(targets, settings.balance))
+    learned = np.linalg.solve(loaded, signs(targets, 2))
+    texts = ["the hose is wrong", "hoses hoses hoses", "invoiced", "quartz"]
+    tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
+    expected = inner_of(weights.vectors(tokens), vectors) @ learned / settings.temperature
+    np.testing.assert_allclose(predict(counts, tokens).numpy(), expected, atol=0.02)
+
+
+def inner_of(some, others):
+    return (some @ others.T).toarray()
+
+
+def test_word_counts_learn_and_read_words_they_never_saw(fitted):
+    tokenizer, _, counts, settings = fitted
+    assert settings.accuracy > 0.9
+    assert f"{settings.accuracy:.4f}" in describe(settings)
+    tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(["hosepipes", "overcharged"]))
+    assert predict(counts, tokens).argmax(dim=1).tolist() == [0, 1]
+
+
+def test_of_more_tickets_than_can_be_fitted_a_part_is(fitted, monkeypatch):
+    tokenizer, examples, counts, _ = fitted
+    monkeypatch.setattr(word_counts, "MOST_FITTED", 20)
+    monkeypatch.setattr(word_counts, "MOST_COMPARED", 15)
+    again, _ = fit_word_counts(counts.config, examples, tokenizer, seed=0)
+    assert (predict(again, examples.tokens).argmax(dim=1) == examples.targets).double().mean() > 0.8
+
+
+def test_scores_do_not_depend_on_padding_and_nothing_scores_the_bias():
+    torch.manual_seed(0)
+    counts = WordCounts(NetworkConfig(9, 3, positions="relative", bigrams=16, counts=True))
+    for table in (counts.token, counts.bigram):
+        torch.nn.init.uniform_(table.weight)
+    ids = torch.tensor([[3, 4, 3, 0, 0], [5, 6, 7, 8, 2]])
+    assert repeats(ids)[0, :3].tolist() == [2, 1, 2]
+    torch.testing.assert_close(counts(ids)[:1], counts(ids[:1, :3]))
+    assert torch.equal(counts(torch.zeros(1, 3, dtype=torch.int64))[0], counts.bias)
+
+
+# ------------------------------------------------------------------------------ the network beside them
+
+
+def test_the_share_is_near_one_half_unless_the_tickets_say_otherwise():
+    generator = np.random.default_rng(0)
+    targets = np.arange(200) % 2
+    right = np.eye(2)[targets] * 4
+    noise = generator.normal(size=(200, 2)) * 3
+    assert choose_share(right, right, targets) == pytest.approx(0.5)
+    assert choose_share(right + noise / 9, noise, targets) < 0.5
+    assert choose_share(noise, right + noise / 9, targets) > 0.5
+    assert choose_share(noise[:1], right[:1], targets[:1]) in np.linspace(0, 1, 11)
+
+
+def test_a_batch_of_long_tickets_is_smaller():
+    lengths = np.array([10] * 200 + [640] * 40 + [2 * MOST_TOKENS])
+    for generator in (None, np.random.default_rng(0)):
+        batches = list(batches_by_length(lengths, 64, generator))
+        assert sorted(np.concatenate(batches).tolist()) == list(range(241))
+        assert max(map(len, batches)) == 64
+        sizes = [len(batch) * lengths[batch].max() for batch in batches if len(batch) > 1]
+        assert max(sizes) <= MOST_TOKENS
+    assert not list(batches_by_length(np.zeros(0, int), 64))
+
+
+def test_chosen_rows_stand_in_their_order():
+    chosen = TOKENS.select(np.array([3, 1, 0]))
+    assert chosen.lengths.tolist() == [4, 0, 3]
+    assert chosen.flat.tolist() == [4, 4, 4, 4, 2, 4, 2]
+    assert len(TOKENS.select(np.zeros(0, int))) == 0
