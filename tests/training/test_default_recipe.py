@@ -16,7 +16,7 @@ import training.train as train_command
 from models.bundle import load_bundle, quiet_options
 from models.network import MAX_DISTANCE, PAIR_MULTIPLIER, Network, NetworkConfig, bigram_rows
 from models.tokenizer import Tokenizer, build_word_tokenizer, extend_vocabulary
-from models.windows import read_windows, select_window, windows
+from models.windows import MAX_TOKENS, read_windows, select_window, windows
 from training.data.batches import TokenIds
 from training.data.dataset import load_dataset
 from training.export.from_onnx import from_onnx
@@ -187,13 +187,32 @@ def test_the_surest_window_speaks_and_short_tickets_are_read_whole():
     assert chosen[0][0] < 655 < chosen[0][1]
     assert logits[0].argmax() == 1
     assert chosen[1] == (0, 5)
-    assert max(rows * tokens for rows, tokens in shapes) <= 64 * 20
+    assert max(rows * tokens for rows, tokens in shapes) <= MAX_TOKENS
     assert read_windows(run, batch[1:, :5], 20)[1] == [(0, 5)]
     assert shapes[-1] == (1, 5)
     assert (
         max(tokens for _, tokens in shapes[:-1]) == 10
     )  # a outlier_text's windows are half as long: no padding
     assert read_windows(run, batch, 0)[1] == [(0, 700), (0, 5)]
+
+
+def test_tickets_up_to_the_limit_are_scored_whole_and_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr("models.windows.MAX_TOKENS", 100)
+    shapes = []
+
+    def run(ids: np.ndarray) -> np.ndarray:
+        shapes.append(ids.shape)
+        return np.stack([ids[:, 0], (ids != 0).sum(axis=1)], axis=1).astype(np.float32)
+
+    lengths = [90, 21, 5, 300, 90]
+    batch = np.zeros((len(lengths), 300), np.int64)
+    for row, length in enumerate(lengths):
+        batch[row, :length] = row + 1
+    logits, chosen = read_windows(run, batch, 20, whole=90)
+    assert [chosen[row] for row in (0, 1, 2, 4)] == [(0, 90), (0, 21), (0, 5), (0, 90)]
+    assert logits[[0, 1, 2, 4]].tolist() == [[1, 90], [2, 21], [3, 5], [5, 90]]
+    assert chosen[3][1] - chosen[3][0] == 10  # a long ticket is read in halves of a window
+    assert max(rows * tokens for rows, tokens in shapes if rows > 1) <= 100
 
 
 def test_what_a_story_says_is_background():
