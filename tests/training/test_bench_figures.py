@@ -8,7 +8,7 @@ from training_examples import ticket_rows, write_csv
 
 from models.bundle import load_bundle
 from training import train as train_command
-from training.bench import Figure, cross_fitted_error, recall_out_of_scope, speed, to_markdown
+from training.bench import Figure, cross_fitted_error, is_held_out, recall_out_of_scope, speed, to_markdown
 from training.data.dataset import load_dataset
 
 
@@ -33,6 +33,13 @@ def test_recall_keeps_95_percent_of_what_is_known():
     known = np.arange(100.0)
     assert recall_out_of_scope(known, np.array([0.0, 4.0, 50.0, 99.0])) == 0.5
     assert recall_out_of_scope(known, known) == pytest.approx(0.05)
+
+
+def test_a_fifth_is_held_out_whatever_its_case_and_spaces():
+    texts = [f"ticket {number}" for number in range(2_000)]
+    held_out = [is_held_out(text) for text in texts]
+    assert 0.17 < np.mean(held_out) < 0.23
+    assert [is_held_out(text.upper().replace(" ", "  ")) for text in texts] == held_out
 
 
 def test_speed_and_calibration_of_a_real_bundle(tmp_path):
