@@ -91,7 +91,7 @@ class TokenCounts(BaseModel):
     """How the ticket looked to the network."""
 
     count: int = Field(description="Tokens the network read.")
-    unknown: int = Field(description="Of these, tokens outside the vocabulary.")
+    unknown: int = Field(description="Words outside the vocabulary; they are read in pieces.")
     truncated: bool = Field(description="Whether tokens beyond the limit were left out.")
 
 

@@ -8,6 +8,8 @@ of each ticket **without that ticket** follows from the same inverse (Allen 1974
 2007, "Notes on Regularized Least Squares"), so how smooth it is, and how much more a ticket of a small team
 counts, are chosen on predictions that have not seen the label.
 
+Texts for no team teach too: what a story around a request says is to score for none.
+
 All of it is linear in the tokens: what it has learned folds into one row of scores for each entry of the
 vocabulary and each row of pairs (`models.network.WordCounts`).
 """
@@ -20,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy.linalg import cho_factor, cho_solve, lapack
-from scipy.sparse import csr_matrix, diags, hstack
+from scipy.sparse import csr_matrix, diags, hstack, vstack
 from sklearn.metrics import f1_score
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from models.network import PAIR_MULTIPLIER, NetworkConfig, WordCounts
@@ -36,6 +39,8 @@ PAIR_SHARE = 0.5  # of a pair's weight beside a token's
 SMOOTHNESS = (0.5, 1.0, 2.0, 4.0, 8.0)  # what is added to each ticket's product with itself, which is about 1
 BALANCES = (0.0, 0.3, 0.6)  # a ticket counts as the share of its team in the tickets, to minus this power
 MOST_COMPARED = 2_000  # tickets on which both are chosen
+OFTEN = 0.03  # share of the tickets from which on a column is used often
+OUTLIER_SHARE = 0.2  # of texts for no team, beside the tickets
 MOST_FITTED = 16_000  # tickets: time grows with their third power, memory with their square
 
 
@@ -198,29 +203,36 @@ def signs(targets: np.ndarray, teams: int) -> np.ndarray:
 
 
 def fit_word_counts(
-    config: NetworkConfig, examples: Examples, tokenizer: Tokenizer, seed: int
+    config: NetworkConfig, examples: Examples, outliers: TokenIds, tokenizer: Tokenizer, seed: int
 ) -> tuple[WordCounts, Settings]:
-    """Word counts whose scores are logits, and how they were chosen.
+    """Word counts whose scores are logits, and how they were chosen; `outliers` are texts for no team.
 
-    Of more than MOST_FITTED tickets as many, drawn with `seed`.
+    Of more than MOST_FITTED tickets as many are fitted, drawn with `seed`, and of outliers OUTLIER_SHARE of that.
     """
+    # More threads wait for each other by spinning: on a busy machine they take a hundred times as long.
+    with threadpool_limits(1, user_api="blas"):
+        return _fit(config, examples, outliers, tokenizer, seed)
+
+
+def _fit(
+    config: NetworkConfig, examples: Examples, outliers: TokenIds, tokenizer: Tokenizer, seed: int
+) -> tuple[WordCounts, Settings]:
     counts, teams = WordCounts(config), config.teams
-    tokens, targets = examples.tokens, examples.targets.numpy()
     entries = sorted(tokenizer.library.get_vocab().items(), key=lambda entry: entry[1])
-    vocabulary = [entry for entry, _ in entries]
-    order = np.random.default_rng((seed, 4)).permutation(len(targets))
-    fitted = np.sort(order[:MOST_FITTED])
-    few, few_targets = tokens.select(fitted), targets[fitted]
-    weights = weigh(few, vocabulary, max(1, config.bigrams))
-    vectors = weights.vectors(few).astype(np.float32)
-    compared = np.random.default_rng((seed, 5)).permutation(len(fitted))[:MOST_COMPARED]
-    settings = choose(inner(vectors[compared]), few_targets[compared], teams)
+    rows = np.sort(np.random.default_rng((seed, 4)).permutation(len(examples.targets))[:MOST_FITTED])
+    tokens, targets = examples.tokens.select(rows), examples.targets.numpy()[rows]
+    weights = weigh(tokens, [entry for entry, _ in entries], max(1, config.bigrams))
+    vectors = weights.vectors(tokens).astype(np.float32)
+    compared = np.random.default_rng((seed, 5)).permutation(len(rows))[:MOST_COMPARED]
+    settings = choose(inner(vectors[compared]), targets[compared], teams)
+    few = outliers.select(np.arange(min(len(outliers), int(OUTLIER_SHARE * len(rows)))))
+    vectors = vstack([vectors, weights.vectors(few).astype(np.float32)], format="csr")
+    wanted = np.concatenate([signs(targets, teams), np.full((len(few), teams), -1, dtype=np.float32)])
+    weight = np.append(importance(targets, settings.balance), np.ones(len(few), dtype=np.float32))
     products = inner(vectors)
-    products[np.diag_indices_from(products)] += settings.smoothness / importance(
-        few_targets, settings.balance
-    )
+    products[np.diag_indices_from(products)] += settings.smoothness / weight
     factor = cho_factor(products, lower=True, overwrite_a=True, check_finite=False)
-    learned = vectors.T @ cho_solve(factor, signs(few_targets, teams), check_finite=False)
+    learned = vectors.T @ cho_solve(factor, wanted, check_finite=False)
     by_token, by_pair = weights.fold(learned / settings.temperature)
     _store(counts.token, by_token, weights.token)
     _store(counts.bigram, by_pair, weights.pair)
@@ -235,9 +247,14 @@ def describe(settings: Settings) -> str:
 
 
 def inner(vectors: csr_matrix) -> np.ndarray:
-    """The products of all pairs of rows."""
-    products: np.ndarray = (vectors @ vectors.T).toarray()
-    return products
+    """The products of all pairs of rows: columns in frequent use as a dense matrix."""
+    used = np.bincount(vectors.indices, minlength=vectors.shape[1])
+    often = used > OFTEN * vectors.shape[0]
+    dense = vectors[:, np.flatnonzero(often)].toarray()
+    sparse = csr_matrix(vectors[:, np.flatnonzero(~often)])
+    products: np.ndarray = dense @ dense.T
+    products += sparse @ sparse.T
+    return np.asarray(products)
 
 
 @torch.no_grad()
