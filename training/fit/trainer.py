@@ -79,18 +79,19 @@ def train(
     reader = Tokenizer(tokenizer.library, max(recipe.window, recipe.whole) or recipe.max_tokens)
     train_examples = encode(dataset.train.texts, dataset.train.teams, reader, dataset.teams)
     valid_examples = encode(dataset.valid.texts, dataset.valid.teams, reader, dataset.teams)
-    counts, balance = None, 0.0
-    if recipe.counts:
-        counts, settings = fit_word_counts(network.config, train_examples, tokenizer, recipe.seed)
-        balance = settings.balance
-        print(describe(settings))
+    tickets = train_examples
     if teacher:
         trained = vocabulary_of(dataset.train.texts, recipe).get_vocab_size()
         init_from_encoder(network, tokenizer, trained, train_examples.tokens, teacher)
     if recipe.teacher != "none":
         train_examples = add_soft_labels(train_examples, dataset, recipe, reader, teacher)
         train_examples = add_outliers(train_examples, dataset, recipe, reader, teacher)
-    train_examples = balanced(train_examples, balance)
+    counts = None
+    if recipe.counts:
+        texts = outliers(train_examples)
+        counts, settings = fit_word_counts(network.config, tickets, texts, tokenizer, recipe.seed)
+        train_examples = balanced(train_examples, settings.balance)
+        print(describe(settings))
     recipe = within_budget(recipe, len(train_examples.tokens.flat))
     launched = LaunchCounter()
     with Progress(recipe.epochs) as progress:
@@ -109,6 +110,14 @@ def train(
     if recipe.teacher != "none":
         materialize_embeddings(network)
     return (mix(network, counts, valid_examples) if counts else network), history
+
+
+def outliers(examples: Examples) -> TokenIds:
+    """The texts that stand for no team: those with a uniform soft label."""
+    if examples.soft is None:
+        return TokenIds.from_rows([])
+    uniform = (examples.soft == examples.soft[:, :1]).all(dim=1)
+    return examples.tokens.select(np.flatnonzero(uniform.numpy()))
 
 
 def balanced(examples: Examples, balance: float) -> Examples:

@@ -40,7 +40,7 @@ SMOOTHNESS = (0.5, 1.0, 2.0, 4.0, 8.0)  # what is added to each ticket's product
 BALANCES = (0.0, 0.3, 0.6)  # a ticket counts as the share of its team in the tickets, to minus this power
 MOST_COMPARED = 2_000  # tickets on which both are chosen
 OFTEN = 0.03  # share of the tickets from which on a column is used often
-OUTLIER_SHARE = 0.2  # of texts for no team, beside the tickets
+OUTLIER_SHARE = 0.3  # of texts for no team, beside the tickets
 MOST_FITTED = 16_000  # tickets: time grows with their third power, memory with their square
 
 
@@ -207,7 +207,7 @@ def fit_word_counts(
 ) -> tuple[WordCounts, Settings]:
     """Word counts whose scores are logits, and how they were chosen; `outliers` are texts for no team.
 
-    Of more than MOST_FITTED tickets as many are fitted, drawn with `seed`, and of outliers OUTLIER_SHARE of that.
+    Of more than MOST_FITTED tickets as many are fitted, drawn with `seed`, and OUTLIER_SHARE as many outliers.
     """
     # More threads wait for each other by spinning: on a busy machine they take a hundred times as long.
     with threadpool_limits(1, user_api="blas"):

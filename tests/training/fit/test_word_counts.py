@@ -12,7 +12,7 @@ from training.data.batches import MOST_TOKENS, TokenIds, batches_by_length
 from training.fit import word_counts
 from training.fit.loop import Examples, predict
 from training.fit.mixing import choose_share
-from training.fit.trainer import balanced
+from training.fit.trainer import balanced, outliers
 from training.fit.word_counts import (
     describe,
     fit_word_counts,
@@ -27,6 +27,7 @@ from training.fit.word_counts import (
 )
 
 VOCABULARY = ["[PAD]", "[UNK]", "rake", "raked", "hose", "##ke"]
+NOTHING = TokenIds.from_rows([])
 TOKENS = TokenIds.from_rows([[2, 4, 2], [], [3], [4, 4, 4, 4], [5, 1]])
 
 
@@ -103,7 +104,7 @@ def fitted():
     tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
     examples = Examples(tokens, torch.tensor([0] * 15 + [1] * 15))
     config = NetworkConfig(tokenizer.vocab_size, 2, positions="relative", bigrams=64, counts=True)
-    counts, settings = fit_word_counts(config, examples, tokenizer, seed=0)
+    counts, settings = fit_word_counts(config, examples, NOTHING, tokenizer, seed=0)
     return tokenizer, examples, counts, settings
 
 
@@ -133,11 +134,25 @@ def test_word_counts_learn_and_read_words_they_never_saw(fitted):
     assert predict(counts, tokens).argmax(dim=1).tolist() == [0, 1]
 
 
+def test_what_is_for_no_team_scores_for_none(fitted):
+    tokenizer, examples, counts, _ = fitted
+    told = tokenizer.encode("my mower and the money in spring").ids
+    texts = TokenIds.from_rows([told] * 10)
+    taught, _ = fit_word_counts(counts.config, examples, texts, tokenizer, seed=0)
+    ids = TokenIds.from_rows([told])
+    spread, before = (np.ptp(predict(one, ids).numpy()) for one in (taught, counts))
+    assert spread < 0.8 * before
+    soft = torch.tensor([[0.5, 0.5], [0.4, 0.6], [1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
+    found = outliers(Examples(TOKENS, torch.zeros(5, dtype=torch.int64), soft=soft))
+    assert found.lengths.tolist() == [3, 4]
+    assert len(outliers(examples)) == 0
+
+
 def test_of_more_tickets_than_can_be_fitted_a_part_is(fitted, monkeypatch):
     tokenizer, examples, counts, _ = fitted
     monkeypatch.setattr(word_counts, "MOST_FITTED", 20)
     monkeypatch.setattr(word_counts, "MOST_COMPARED", 15)
-    again, _ = fit_word_counts(counts.config, examples, tokenizer, seed=0)
+    again, _ = fit_word_counts(counts.config, examples, NOTHING, tokenizer, seed=0)
     assert (predict(again, examples.tokens).argmax(dim=1) == examples.targets).double().mean() > 0.8
 
 
