@@ -207,7 +207,7 @@ def fit_word_counts(
 ) -> tuple[WordCounts, Settings]:
     """Word counts whose scores are logits, and how they were chosen; `outliers` are texts for no team.
 
-    Of more than MOST_FITTED tickets as many are fitted, drawn with `seed`, and OUTLIER_SHARE as many outliers.
+    Of more than MOST_FITTED tickets as many are fitted, drawn with `seed`; of outliers OUTLIER_SHARE as many.
     """
     # More threads wait for each other by spinning: on a busy machine they take a hundred times as long.
     with threadpool_limits(1, user_api="blas"):
