@@ -63,7 +63,7 @@ class Examples:
         """The same examples with their targets on `device`; the tokens stay, batches of them are moved."""
         targets, *rest = (
             None if values is None else values.to(device)
-            for values in (self.targets, self.soft, self.trust, self.vectors)
+            for values in (self.targets, self.soft, self.trust, self.vectors, self.importance)
         )
         assert targets is not None
         return Examples(self.tokens, targets, *rest)
