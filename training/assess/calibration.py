@@ -12,18 +12,18 @@ from models.decision import calibrated
 
 BINS = 15
 FOLDS = 5
-FEW_TICKETS = 299  # so many right answers, and no wrong one, show a precision of 0.99
 
 
 def fit_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
     """The temperature at which the confidences of (tickets, teams) `logits` best say which are right.
 
-    It minimizes the log loss of "the answered team is the target" (tickets,). Few tickets leave a doubt of
-    1 / (n + 2) in every answer (Platt, 1999), else a handful of right ones would make every confidence 1.
+    It minimizes the log loss of "the answered team is the target" (tickets,). n tickets leave a doubt of
+    1 / (n + 2) in every answer (Platt, 1999): without it, tickets that are all right would make every
+    confidence 1, also that of a text which belongs to no team.
     """
     logits = np.asarray(logits, dtype=np.float64)
     tickets = len(logits)
-    doubt = 1 / (tickets + 2) if tickets < FEW_TICKETS else 0.0
+    doubt = 1 / (tickets + 2)
     right = (1 - 2 * doubt) * (logits.argmax(axis=1) == targets) + doubt
     below = logits - logits.max(axis=1, keepdims=True)
 
