@@ -45,19 +45,13 @@ def test_no_ticket_is_measured_with_a_temperature_that_it_helped_to_choose():
     assert len(set(confidence.round(9))) > 1
 
 
-@pytest.mark.parametrize("tickets", [3, 12, 60, 298])
-def test_few_right_answers_do_not_make_the_confidence_one(tickets):
+@pytest.mark.parametrize("tickets", [3, 12, 60, 600, 5_000])
+def test_right_answers_alone_do_not_make_the_confidence_one(tickets):
     """n right of n show about n + 1 right of n + 2 (Laplace); the likelihood alone would say: surely."""
     targets = np.arange(tickets) % 3
     logits = 5.0 * np.eye(3)[targets]
     confidence = calibrated(logits, fit_temperature(logits, targets)).max(axis=1)
     assert confidence.mean() == pytest.approx((tickets + 1) / (tickets + 2), abs=1e-3)
-
-
-def test_enough_tickets_have_no_doubt_added():
-    targets = np.arange(299) % 3
-    logits = 5.0 * np.eye(3)[targets]
-    assert calibrated(logits, fit_temperature(logits, targets)).max(axis=1).min() > 0.9999
 
 
 def test_calibration_error_by_hand():
