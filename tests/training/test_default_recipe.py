@@ -367,7 +367,7 @@ def dataset(tmp_path_factory):
 
 
 def test_it_trains_without_the_encoder(quick, dataset, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(learn, "load_teacher", lambda: None)
+    monkeypatch.setattr(learn, "load_teacher", lambda device: None)
     result = train_command.run(dataset, load_recipe(str(quick)), tmp_path / "out", "out", "none")
     assert "training without it" in capsys.readouterr().out
     assert result.evaluation.accuracy > 0.9
