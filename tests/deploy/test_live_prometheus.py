@@ -56,6 +56,7 @@ def live(
                     lambda: (
                         prometheus.query("larkfield_feedback_accuracy{decision='route'} >= 0")
                         and prometheus.query("sum(larkfield_predictions_total) > 400")
+                        and prometheus.query("larkfield_feedback_unknown_team > 0")
                         and prometheus.query("sum(larkfield_shadow_changes_total) >= 0 or vector(0)")
                     ),
                     300,

@@ -112,9 +112,9 @@ def test_what_is_refused_is_not_tried_again(router: Process, naps: list[float]) 
         sync.route(TEXT)
     assert refused.value.status == 401
     with Client(router.url, api_key="opens-the-door") as sync:
-        with pytest.raises(RouterError, match="team must be one of") as refused:
-            sync.feedback("gardening", ticket_id="C-1")
-        assert refused.value.problem["errors"][0]["field"] == "team"
+        with pytest.raises(RouterError, match="at most 200 characters") as refused:
+            sync.feedback("payment", ticket_id="C" * 201)
+        assert refused.value.problem["errors"][0]["field"] == "ticket_id"
         with pytest.raises(ValueError, match="one of the two"):
             sync.feedback("payment")
     assert naps == []
@@ -185,5 +185,7 @@ def test_the_command_line(
     assert json.loads(capsys.readouterr().out)["team"] == team
     assert main(["--url", router.url, "feedback", team, "--ticket-id", "C-9"]) == 0
     assert json.loads(capsys.readouterr().out)["correct"] is True
-    assert main(["--url", router.url, "feedback", "gardening", "--ticket-id", "C-9"]) == 1
-    assert "must be one of" in capsys.readouterr().err
+    assert main(["--url", router.url, "feedback", "gardening", "--ticket-id", "C-9"]) == 0
+    assert json.loads(capsys.readouterr().out)["known"] is False
+    assert main(["--url", router.url, "feedback", team, "--ticket-id", "C" * 201]) == 1
+    assert "at most 200 characters" in capsys.readouterr().err

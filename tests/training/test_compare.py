@@ -27,7 +27,7 @@ def bundles(tmp_path_factory):
     """A bundle that hardly learned, one that did, and tickets for both."""
     folder = tmp_path_factory.mktemp("compared")
     data = write_csv(folder / "t.csv", ticket_rows(240))
-    for name, epochs in (("weak", "1"), ("strong", "6")):
+    for name, epochs in (("weak", "1"), ("strong", "12")):
         arguments = ["--data", str(data), "--recipe", "baseline", "--epochs", epochs, "--report", "none"]
         assert train_command.main([*arguments, "--out", str(folder / name)]) == 0
     write_csv(folder / "new.csv", ticket_rows(90, seed=3))

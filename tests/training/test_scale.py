@@ -46,7 +46,7 @@ def test_a_team_with_20_tickets_among_thousands_is_learned(tmp_path):
     rows += [row for row in ticket_rows(60, seed=7) if row["team"] == "garden"]
     assert sum(row["team"] == "garden" for row in rows) == 20
     _, figures = trained(write_csv(tmp_path / "t.csv", rows), tmp_path / "o", "--epochs", "8")
-    assert figures.per_team["garden"].tickets == 2
+    assert 1 <= figures.per_team["garden"].tickets <= 6  # the split goes by a hash of each text
     assert figures.per_team["garden"].recall == 1
     assert figures.accuracy > 0.97
 

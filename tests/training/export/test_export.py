@@ -14,6 +14,7 @@ from models.bundle import load_bundle, quiet_options
 from models.network import Network, NetworkConfig
 from models.text import join
 from models.tokenizer import Tokenizer, build_word_tokenizer
+from training.assess.evaluation import answer
 from training.data.batches import TokenIds, batches_by_length
 from training.export.from_onnx import from_onnx
 from training.export.onnx_graph import to_onnx
@@ -163,7 +164,7 @@ def test_the_same_network_gives_the_same_bytes():
 
 
 def test_the_shipped_graph_gives_what_its_network_gives_in_torch(larkfield, shipped_bundle):
-    """The trained network, all 600 validation tickets: logits and weights within 1e-5."""
+    """All 600 validation tickets: weights within 1e-5, logits within 1e-6 of the largest."""
     bundle = load_bundle(shipped_bundle)
     network = from_onnx(shipped_bundle / "model.onnx")
     longest = bundle.config.window or bundle.config.max_tokens
@@ -174,7 +175,10 @@ def test_the_shipped_graph_gives_what_its_network_gives_in_torch(larkfield, ship
         for rows in batches_by_length(tokens.lengths, 32, np.random.default_rng(0))
     ]
     assert len(tokens) == 600
-    assert np.max(differences) <= 1e-5
+    scale = np.abs(answer(bundle, texts).logits).max()
+    assert np.max([weights for _, weights in differences]) <= 1e-5
+    # float32 resolves 6e-8 of the largest logit; each is a sum of some hundred numbers.
+    assert np.max([logits for logits, _ in differences]) <= max(1e-5, 1e-6 * scale)
 
 
 def test_rows_of_any_length_are_read():
