@@ -56,7 +56,7 @@ def test_correct_export_train_compare_reload(tmp_path: Path, shipped_bundle: Pat
                 # The shop reorganised: the account team now also solves what returns used to solve.
                 solved_by = "account" if team == "returns" else team
                 assert client.feedback(solved_by, ticket_id=f"new-{number}")["status"] == "created"
-        url = router.settings["feedback_url"]
+        url = router.environment["LARKFIELD_FEEDBACK_URL"]
         corrected, runs = tmp_path / "corrected.csv", tmp_path / "next"
         said = run("service.feedback", "export", "--url", url, "--out", corrected, "--add-to", earlier)
         assert f"{len(CLEAR)} feedbacks" in said

@@ -94,4 +94,5 @@ def test_200_000_tickets_fit_into_two_and_a_half_gigabytes(tmp_path):
     print(f"peak memory {peak} MB")
     assert peak < 2_560  # 2,019 were measured
     held_out = load_bundle(tmp_path / "o").config.metrics["tickets"]
-    assert abs(held_out - 20_000) <= 5  # a tenth of each team, rounded
+    # A tenth, by a hash of the templates: there are few, each with many tickets that stay on one side.
+    assert abs(held_out - 20_000) <= 3_000

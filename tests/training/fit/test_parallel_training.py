@@ -109,5 +109,5 @@ def test_the_command_writes_one_bundle(tmp_path):
     data = write_csv(tmp_path / "t.csv", ticket_rows(120))
     arguments = ["--data", str(data), "--out", str(tmp_path / "o" / "bundle"), "--recipe", "baseline"]
     finish(start(2, tmp_path / "o", "-m", "training.train", *arguments, "--epochs", "2", "--report", "none"))
-    assert verify_bundle(tmp_path / "o" / "bundle").metrics["tickets"] == 12
+    assert verify_bundle(tmp_path / "o" / "bundle").metrics["tickets"] == 24  # a fifth of 120
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["bundle"]
