@@ -87,6 +87,7 @@ class DecisionLog:
         store = self.store()
         if not self._writing.acquire(timeout=LONGEST_WAIT_SECONDS):
             raise StoreUnavailable("too many wait for the database")
+        lost = 0
         try:
             while batch := [self.waiting.popleft() for _ in range(min(LARGEST_WRITE, len(self.waiting)))]:
                 try:
@@ -97,7 +98,12 @@ class DecisionLog:
                 except RowsRefused as error:
                     self.on_dropped(len(batch))
                     log.error("decisions were dropped: %s", error)
+                except BaseException:
+                    lost = len(batch)
+                    raise
         finally:
+            if lost:
+                self.on_dropped(lost)
             self._writing.release()
 
     def _run(self) -> None:

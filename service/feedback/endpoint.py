@@ -9,10 +9,10 @@ answers 200 only when the feedback is on disk. This command turns feedback into 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import monotonic, time
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from time import monotonic, perf_counter, time
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -21,12 +21,16 @@ from models.tickets.columns import team_name
 from service.api.schema import SomeTicketId, Source
 from service.feedback.decision_log import DecisionLog, opener
 from service.feedback.rows import NO_TEAM, Decided, StoreUnavailable
+from service.inference.queue import DeadlineExecutor
 
 if TYPE_CHECKING:
-    from service.feedback.store import Store
+    from service.feedback.store import Receipt, Store
     from service.inference.service import Answer, Service
 
 log = logging.getLogger("larkfield.feedback")
+
+T = TypeVar("T")
+ANSWER_SECONDS = 15.0  # longer than the database's own limits, which say what was wrong
 
 RequestId = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Outcome = Literal["none_of_these", "not_a_ticket"]
@@ -173,7 +177,7 @@ class CircuitBreaker:
 
 
 def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed: Any) -> None:
-    from service.api.problems import unavailable
+    from service.api.problems import Problem, unavailable
     from service.http.routes import problem_responses
 
     counter = service.metrics.counter
@@ -197,18 +201,43 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
                 f"The feedback was not stored: {error}.", service.settings.retry_after_seconds
             ) from None
 
+    def add(actual: str, body: FeedbackRequest) -> Receipt:
+        with stored() as store:
+            return store.add_feedback(actual, **body.fields())
+
+    def take_back(body: TicketName) -> bool:
+        with stored() as store:
+            return store.remove_feedback(**body.fields())
+
+    executor = DeadlineExecutor("feedback", service.metrics)
+    service.on_stop.append(executor.close)
+
+    async def in_time(work: Callable[[], T]) -> T:
+        """The result of `work()`, or Problem 503 when a database that hangs gives none."""
+        with service.admission.feedback() as permit:
+            try:
+                return await executor.run(work, perf_counter() + ANSWER_SECONDS, permit)
+            except Problem as problem:
+                if problem.status != 504:
+                    raise
+        breaker.open("the database does not answer")
+        failed()
+        raise unavailable(
+            "Whether the feedback was stored is not known: the database does not answer. Send it again.",
+            service.settings.retry_after_seconds,
+        )
+
     @app.post(
         "/feedback", summary="Report the team that solved a ticket", tags=["feedback"], responses=responses
     )
-    def feedback(body: FeedbackRequest) -> FeedbackResponse:
+    async def feedback(body: FeedbackRequest) -> FeedbackResponse:
         """Repeated feedback counts once; a later team replaces an earlier one. 200: it is on disk.
 
         A team that the bundle does not know is stored and counted as wrong.
         """
         known = body.team is None or body.team in service.loaded().config.teams
         actual = body.team or NO_TEAM[body.outcome or "none_of_these"]
-        with stored() as store:
-            receipt = store.add_feedback(actual, **body.fields())
+        receipt = await in_time(lambda: add(actual, body))
         if receipt.status == "created":
             label = UNKNOWN_TEAM if not known else actual.removeprefix("#")
             received.labels(receipt.predicted or "unknown", label).inc()
@@ -226,8 +255,7 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
         )
 
     @app.post("/feedback/remove", summary="Take feedback back", tags=["feedback"], responses=responses)
-    def remove(body: TicketName) -> RemovedFeedback:
+    async def remove(body: TicketName) -> RemovedFeedback:
         """Remove the feedback on a ticket, as if it had never been given."""
-        with stored() as store:
-            removed = store.remove_feedback(**body.fields())
+        removed = await in_time(lambda: take_back(body))
         return RemovedFeedback(status="removed" if removed else "unchanged")

@@ -13,6 +13,7 @@ Ticket text is stored only if a setting allows it, and deleted after the days th
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +29,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.feedback.migrations import decisions, feedback, key_of, migrate
 from service.feedback.rows import Decided, RowsRefused, StoreUnavailable
 
+log = logging.getLogger("larkfield.store")
+
 LOCK_WAIT_SECONDS = 2.0
+_DAY_SECONDS = 86_400.0
+_DOUBTFUL_GAP_SECONDS = 30 * _DAY_SECONDS
 
 
 class Receipt(NamedTuple):
@@ -80,7 +85,8 @@ def connect(url: str) -> Engine:
     if dialect == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
         limits = f"-c lock_timeout={LOCK_WAIT_SECONDS:.0f}s -c statement_timeout=10s"
-        arguments: dict[str, Any] = {"connect_timeout": 3, "options": limits}
+        # A database without an encoding of its own (SQL_ASCII) keeps the bytes that it is sent.
+        arguments: dict[str, Any] = {"connect_timeout": 3, "options": limits, "client_encoding": "utf8"}
         try:
             return sa.create_engine(
                 parsed, connect_args=arguments, pool_pre_ping=True, pool_timeout=5, hide_parameters=True
@@ -133,15 +139,38 @@ class Store:
             self.engine.dialect.name
         ]
         self._ready = False
+        self._file: tuple[int, int] | None = None  # device and inode of the SQLite file that is open
+        self._opened = time.monotonic()
         self._lock = threading.Lock()
 
     def close(self) -> None:
         self.engine.dispose()
 
+    def _require_same_file(self) -> None:
+        """Connect anew if the SQLite file was deleted or replaced: a restart would open another one."""
+        with self._lock:
+            if self._file is not None and self._file_now() != self._file:
+                self._reopen()
+
+    def _file_now(self) -> tuple[int, int] | None:
+        if self.engine.dialect.name != "sqlite" or not self.engine.url.database:
+            return None
+        try:
+            status = Path(self.engine.url.database).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _reopen(self) -> None:
+        """Open the database anew at the next transaction."""
+        self.engine.dispose()
+        self._ready, self._file = False, None
+
     @contextmanager
     def transaction(self, *, reads_only: bool = False) -> Iterator[Connection]:
         """One transaction, in which the tables exist; it is committed and on disk when the block ends."""
         try:
+            self._require_same_file()
             self._migrate()
             connection = self.engine.connect()
         except (SQLAlchemyError, OSError) as error:
@@ -150,9 +179,13 @@ class Store:
             with connection.execution_options(reads_only=reads_only), connection.begin():
                 yield connection
         except SQLAlchemyError as error:
+            if "readonly" in str(error):  # it may have become writable, which an open connection never sees
+                self._reopen()
             raise StoreUnavailable(reason_of(error)) from error
         finally:
             connection.close()
+        if not reads_only and self._file_now() != self._file:
+            raise StoreUnavailable("the database file was deleted or replaced while it was written")
 
     def _migrate(self) -> None:
         """Create the tables, or bring them to the present version of the schema; once per process."""
@@ -170,7 +203,7 @@ class Store:
                     if not tries_left:
                         raise
                     time.sleep(0.1)
-            self._ready = True
+            self._ready, self._file = True, self._file_now()
 
     def add_decisions(self, rows: Sequence[Decided]) -> None:
         """Write decisions, all or none; RowsRefused if another try would fail in the same way.
@@ -366,8 +399,15 @@ class Store:
             return connection.execute(query).scalars().all()
 
     def prune(self, *, keep_days: float, text_days: float, most_decisions: int) -> dict[str, int]:
-        """Delete texts and rows that are older than allowed; return the counts by kind."""
+        """Delete texts and rows that are older than allowed; return the counts by kind.
+
+        If the clock is far beyond the newest row that was there at the start, it may be wrong, and nothing is
+        deleted for a day.
+        """
         now = time.time()
+        if self._clock_is_doubtful(now):
+            log.warning("nothing old is deleted for a day: the clock is far beyond the newest row")
+            return {"texts": 0, "decisions": 0, "feedback": 0}
         with self.transaction() as connection:
             newest = connection.execute(sa.select(sa.func.max(decisions.c.row))).scalar() or 0
             too_old = decisions.c.decided_at < now - keep_days * 86400
@@ -380,6 +420,20 @@ class Store:
                     sa.delete(feedback).where(feedback.c.received_at < now - keep_days * 86400)
                 ).rowcount,
             }
+
+    def _clock_is_doubtful(self, now: float) -> bool:
+        """Whether no row is from the month before this start (an hour before it, as workers start apart)."""
+        awake = time.monotonic() - self._opened
+        if awake > _DAY_SECONDS:
+            return False
+        start = now - awake - 3600.0
+        with self.transaction(reads_only=True) as connection:
+            times = [
+                connection.execute(sa.select(sa.func.max(column)).where(column < start)).scalar()
+                for column in (feedback.c.received_at, decisions.c.decided_at)
+            ]
+        newest = max((seconds for seconds in times if seconds is not None), default=start)
+        return start - newest > _DOUBTFUL_GAP_SECONDS
 
 
 def rows_in(store: Store, tables: Iterable[sa.Table] = (decisions, feedback)) -> dict[str, int]:

@@ -23,6 +23,7 @@ log = logging.getLogger("larkfield.admission")
 LONG_TEXT = 8_192
 # Open files that are no connections: libraries, the log, the metrics, databases, and refused connections.
 _OTHER_FILES = 256
+_MOST_FEEDBACK = 64
 # Reason in the metrics, and what the client is told.
 _FULL = {
     "queue": "Too many tickets are waiting.",
@@ -30,6 +31,7 @@ _FULL = {
     "explanations": "Too many explanations are waiting.",
     "batch_explanations": "Too many explanations are waiting.",
     "connections": "Too many connections are open.",
+    "feedback": "Too many wait for the feedback database.",
     "bytes": "The requests in flight are too large together.",
 }
 _REASONS = {"connections": "connections", "batch_explanations": "explanations_full"}
@@ -78,6 +80,7 @@ class Admission:
             "batch_explanations": 1,
             "connections": most_connections(settings.max_connections),
             "bytes": settings.max_bytes_in_flight,
+            "feedback": _MOST_FEEDBACK,
         }
         self.taken = dict.fromkeys(self.limits, 0)
 
@@ -115,6 +118,10 @@ class Admission:
     def release_bytes(self, number: int) -> None:
         """Give back what was counted, once the request is answered."""
         self.taken["bytes"] -= number
+
+    def feedback(self) -> Permit:
+        """A place for feedback that is written to the database; Problem 503 when too many wait for it."""
+        return self._take(["feedback"])
 
     def _full(self, kinds: list[str]) -> str | None:
         """The first kind that has no place left."""

@@ -47,6 +47,7 @@ REFUSALS = (
     "explanations_full",
     "long_texts_full",
     "bytes_full",
+    "feedback_full",
     "deadline",
     "connections",
     "slow",
@@ -100,7 +101,7 @@ class Metrics:
         self.threads_replaced = self.counter(
             "threads_replaced", "Threads that were still busy after their work's deadline.", "kind"
         )
-        for kind in ("explanations", "long_texts"):
+        for kind in ("explanations", "long_texts", "feedback"):
             self.threads_replaced.labels(kind)
         self.in_flight = self.gauge("in_flight_requests", "Requests accepted and not yet answered.")
         self.connections = self.gauge("open_connections", "Connections that clients hold open.")

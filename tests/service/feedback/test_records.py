@@ -22,14 +22,19 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from fastapi.testclient import TestClient
 
+from service.app import create_app
 from service.client import Client
+from service.feedback import endpoint
 from service.feedback.decision_log import DecisionLog
 from service.feedback.migrations import decisions, feedback, migrate, schema_version, version_of
 from service.feedback.rows import Decided, StoreUnavailable
 from service.feedback.store import Store, connect, rows_in
+from service.settings import Settings
 from service.tools import processes
 from service.tools.processes import wait_for
+from tests.service.conftest import until
 
 
 def decided(number: int, *, team: str = "payment", text: str | None = None, age: float = 0.0) -> Decided:
@@ -474,3 +479,93 @@ def test_the_log_is_bounded_and_goes_on_after_a_lock(sqlite_store: Store) -> Non
         time.sleep(0.05)
     assert rows_in(sqlite_store)["decisions"] == 100
     log.stop()
+
+
+def test_what_is_acknowledged_is_in_the_file_that_a_restart_opens(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    store = Store(f"sqlite:///{path}")
+    store.add_feedback("payment", ticket_id="T-1")
+    for name in ("feedback.db", "feedback.db-wal", "feedback.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    store.add_feedback("payment", ticket_id="T-2")
+    with pytest.raises(StoreUnavailable, match="deleted or replaced"):  # noqa: PT012
+        with store.transaction() as connection:
+            connection.execute(sa.update(feedback).values(actual="returns"))
+            path.unlink()
+    store.add_feedback("payment", ticket_id="T-3")
+    again = Store(f"sqlite:///{path}")
+    assert rows_in(again)["feedback"] == 1
+    store.close()
+    again.close()
+
+
+def test_a_file_that_becomes_writable_is_written(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_store.add_feedback("payment", ticket_id="T-1")
+    with sqlite_store.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA query_only=ON")  # as a connection that was opened on such a file
+    with pytest.raises(StoreUnavailable, match="may not be written"):
+        sqlite_store.add_feedback("payment", ticket_id="T-2")
+    assert sqlite_store.add_feedback("payment", ticket_id="T-2").status == "created"
+
+
+def test_a_clock_far_ahead_deletes_nothing_at_the_start(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add_decisions([decided(1, age=2 * 86400)])
+    store.add_feedback("payment", ticket_id="T-1")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 400 * 86400)
+    assert set(store.prune(keep_days=365, text_days=30, most_decisions=10**6).values()) == {0}
+    store._opened -= 2 * 86400  # after two days with that clock it is believed
+    assert store.prune(keep_days=365, text_days=30, most_decisions=10**6)["feedback"] == 1
+
+
+def test_a_database_without_an_encoding_keeps_accents(postgres_url: str) -> None:
+    engine = connect(postgres_url).execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(
+            "CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+    engine.dispose()
+    store = Store(postgres_url.replace("/postgres", "/plain"))
+    store.add_feedback("réclamation", ticket_id="T-é")
+    (row,) = store.feedback_with_text()
+    assert (row.actual, row.ticket_id) == ("réclamation", "T-é")
+    store.close()
+
+
+def test_a_database_that_hangs_gets_503_in_time(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(endpoint, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(Store, "add_feedback", lambda *_, **__: released.wait(60))
+    settings = Settings(
+        bundle=bundle, feedback_url=f"sqlite:///{tmp_path / 'feedback.db'}", drift_seconds=3600
+    )
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
+        until(lambda: client.get("/readyz").status_code == 200, "the bundle is loaded")
+        ticket = {"ticket_id": "T-1", "team": "payment"}
+        reply = client.post("/feedback", json=ticket)
+        assert reply.status_code == 503
+        assert "does not answer" in reply.json()["detail"]
+        assert client.post("/feedback", json=ticket).status_code == 503, "the next fails at once"
+    released.set()
+
+
+def test_decisions_that_an_error_loses_are_counted(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("a defect")
+
+    dropped: list[int] = []
+    monkeypatch.setattr(Store, "add_decisions", broken)
+    log = DecisionLog(lambda: sqlite_store, on_dropped=dropped.append)
+    for number in range(3):
+        log.record(decided(number))
+    with pytest.raises(ValueError, match="a defect"):
+        log.flush()
+    assert dropped == [3]
