@@ -12,7 +12,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 def pages() -> list[Path]:
     """The Markdown files of the repository; bundles carry cards of their own."""
-    listed = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    listed = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
     return [*listed, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
