@@ -53,7 +53,7 @@ class NetworkConfig:
     positions: Literal["learned", "relative"] = "learned"
     bigrams: int = 0
     wide: int = 0
-    counts: bool = False
+    counts: int = 0  # rows of the word counts' own hashed bigram table; 0: no word counts
     embedding_dropout: float = 0.0  # of the first block's input
     bigram_dropout: float = 0.0  # of whole pairs
 
@@ -194,16 +194,15 @@ class WordCounts(nn.Module):
         super().__init__()
         self.config = config
         self.token = nn.Embedding(config.vocab_size, config.teams + 1)
-        self.bigram = nn.Embedding(max(1, config.bigrams), config.teams + 1)
+        self.bigram = nn.Embedding(config.counts, config.teams + 1)
         self.bias = nn.Parameter(torch.zeros(config.teams))
         for table in (self.token, self.bigram):
             nn.init.zeros_(table.weight)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         real = (input_ids != 0).to(self.bias.dtype)
-        rows = self.token(input_ids)  # (batch, n, teams + 1)
-        if self.config.bigrams:
-            rows = rows + self.bigram(bigram_rows(input_ids, self.config.bigrams))
+        pairs = bigram_rows(input_ids, self.config.counts)
+        rows = self.token(input_ids) + self.bigram(pairs)  # (batch, n, teams + 1)
         share = real * repeats(input_ids).rsqrt()
         length = (rows[:, :, -1] * real).sum(dim=1).clamp(min=MIN_SQUARED_NORM).sqrt()
         scores: Tensor = (share[:, :, None] * rows[:, :, :-1]).sum(dim=1) / length[:, None]

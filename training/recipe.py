@@ -26,6 +26,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "wide": (0, 65_536),
     "window": (0, 1_000_000),
     "whole": (0, 1_000_000),
+    "counts": (0, 2**24),
     "pieces": (0, 1_000_000),
     "label_smoothing": (0, 0.99),
     "ema_decay": (0, 0.999999),
@@ -74,7 +75,7 @@ class Recipe:
     window: int = 0
     whole: int = 0
     pieces: int = 0
-    counts: bool = False
+    counts: int = 0
     schedule: Literal["constant", "cosine"] = "constant"
     weight_decay: float = 0.0
     label_smoothing: float = 0.0
@@ -135,8 +136,6 @@ def _faults(settings: dict[str, Any]) -> list[str]:
 
 def _expected(name: str, kind: Any, value: Any) -> str:
     """What the setting must be, or "" if the value is valid."""
-    if kind is bool:
-        return "" if isinstance(value, bool) else "true or false"
     choices = get_args(kind)
     if choices:
         return "" if value in choices else f"one of {', '.join(map(repr, choices))}"

@@ -43,10 +43,10 @@ def effects_on_request(graph: GraphBuilder, blocks: list[BlockActivations], team
     average = graph.initializers["token"][FIRST_WORD_ID:].mean(axis=0, dtype=np.float32)
     counts = "counts.bias" in graph.initializers
     d = int(graph.initializers["by_head"].prod())
-    wide = len(average) - d - (teams + 1 if counts else 0)
+    wide = len(average) - d
     graph.constant("mean_token", average[:d])
     if wide:
-        graph.constant("wide_mean_token", average[d : d + wide])
+        graph.constant("wide_mean_token", average[d:])
     asked = graph.op("Cast", graph.op("Size", "contrast"), to=TensorProto.BOOL)
     yes, no = type(graph)("effects_"), type(graph)()
     _walk_back(yes, blocks, wide, counts)

@@ -29,15 +29,15 @@ def from_onnx(model: bytes | Path) -> Network:
 
 def _config(stored: dict[str, torch.Tensor]) -> NetworkConfig:
     vocab_size = len(stored["token"])
-    d, counts, teams = int(stored["by_head"].prod()), "counts.bias" in stored, stored["head.bias"].shape[0]
+    d = int(stored["by_head"].prod())
     return NetworkConfig(
         vocab_size=vocab_size,
-        teams=teams,
+        teams=stored["head.bias"].shape[0],
         max_tokens=stored["position"].shape[0] if "position" in stored else NetworkConfig.max_tokens,
         positions="learned" if "position" in stored else "relative",
         bigrams=len(stored["bigram"]) if "bigram" in stored else 0,
-        wide=stored["token"].shape[1] - d - (teams + 1 if counts else 0),
-        counts=counts,
+        wide=stored["token"].shape[1] - d,
+        counts=len(stored["counts.bigram"]) if "counts.bigram" in stored else 0,
         d=d,
         heads=int(stored["by_head"][0]),
         blocks=sum(name.endswith(".attention.W_Q.weight") for name in stored),
@@ -45,25 +45,18 @@ def _config(stored: dict[str, torch.Tensor]) -> NetworkConfig:
     )
 
 
-def _columns(stored: dict[str, torch.Tensor], owner: str, table: str) -> torch.Tensor:
-    """The columns of a stored table that are their owner's: the network's (""), "wide."'s or "counts."'s."""
-    d = int(stored["by_head"].prod())
-    counts = stored["head.bias"].shape[0] + 1 if "counts.bias" in stored else 0
-    if table not in stored:  # counts without pairs
-        return torch.zeros(1, counts)
-    last = stored[table].shape[1] - counts
-    first, end = {"": (0, d), "wide.": (d, last), "counts.": (last, last + counts)}[owner]
-    return stored[table][:, first:end].float()
-
-
 def _as_trained(name: str, stored: dict[str, torch.Tensor], d_k: int) -> torch.Tensor:
     """Undo the export: Gemm's transposition, and the scale inside the query weights."""
     owner, _, kind = name.rpartition(".")
     if owner == "position":
         return stored[owner]
-    table = owner.rpartition(".")[2]
-    if table in ("token", "bigram"):
-        return _columns(stored, owner.removesuffix(table), table)
+    d = int(stored["by_head"].prod())
+    if owner in ("token", "bigram"):
+        return stored[owner][:, :d].float()
+    if owner in ("wide.token", "wide.bigram"):
+        return stored[owner.removeprefix("wide.")][:, d:].float()
+    if owner in ("counts.token", "counts.bigram"):
+        return stored[owner].float()
     if name == "wide.gate.bias":  # moves no share, so the graph has none
         return torch.zeros(1)
     if owner.rpartition(".")[2].startswith("norm"):

@@ -65,20 +65,17 @@ def to_onnx(network: Network) -> bytes:
 def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
     """What enters the first block (batch, n, d).
 
-    `token_rows` is the part of it that the tokens bring, `wide_rows` (batch, n, wide) what they bring to the
-    way past the blocks, `count_rows` (batch, n, teams) and `count_squares` (batch, n, 1) what they bring to
-    the word counts: columns of the same tables, so that each token is looked up once.
+    `token_rows` is the part of it that the tokens bring, and `wide_rows` (batch, n, wide) what they bring to
+    the way past the blocks: columns of the same tables, so that each token is looked up once.
     """
     pairs = "bigram.weight" in weights
     columns = {"token_rows": _width(weights, "token")}
     if "wide.token.weight" in weights:
         columns["wide_rows"] = _width(weights, "wide.token")
-    if "counts.token.weight" in weights:
-        columns |= {"count_rows": _width(weights, "counts.token") - 1, "count_squares": 1}
     whole = "" if len(columns) > 1 else "token_rows"
     rows = _rows(graph, "token", weights, "input_ids", name="" if pairs else whole)
     if pairs:
-        pair_rows = _pairs(graph, len(weights["bigram.weight"]))
+        pair_rows = _pairs(graph, "pairs", len(weights["bigram.weight"]))
         rows = graph.op("Add", rows, _rows(graph, "bigram", weights, pair_rows), name=whole)
     if len(columns) > 1:
         graph.split(rows, graph.constant("columns", list(columns.values()), np.int64), list(columns))
@@ -97,7 +94,7 @@ def _rows(
     graph: GraphBuilder, table: str, weights: dict[str, np.ndarray], ids: str, *, name: str = ""
 ) -> str:
     """Rows of an embedding table and of what stands beside it, in float16 where that loses nothing."""
-    tables = (f"{owner}{table}.weight" for owner in ("", "wide.", "counts."))
+    tables = (f"{owner}{table}.weight" for owner in ("", "wide."))
     parts = [weights[name] for name in tables if name in weights]
     values = np.concatenate(parts, axis=1)
     halves = values.astype(np.float16)
@@ -108,11 +105,11 @@ def _rows(
     return graph.op("Gather", whole, ids, name=name)
 
 
-def _pairs(graph: GraphBuilder, rows: int) -> str:
-    """`models.network.bigram_rows` (batch, n)."""
+def _pairs(graph: GraphBuilder, name: str, rows: int) -> str:
+    """`models.network.bigram_rows` (batch, n); `name` is that of the constant with the number of rows."""
     left = graph.op("Pad", "input_ids", graph.constant("shift_right", [0, 1, 0, -1], np.int64))
     left = graph.op("Mul", left, graph.constant("pair", PAIR_MULTIPLIER, np.int64))
-    return graph.op("Mod", graph.op("Add", left, "input_ids"), graph.constant("pairs", rows, np.int64))
+    return graph.op("Mod", graph.op("Add", left, "input_ids"), graph.constant(name, rows, np.int64))
 
 
 def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
@@ -243,6 +240,11 @@ def _mean_and_head(
 
 def _counts(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
     """`models.network.WordCounts` (batch, teams); `count_shares` (batch, 1, n) is what each token weighs."""
+    pair_rows = _pairs(graph, "count_pairs", len(weights["counts.bigram.weight"]))
+    rows = _rows(graph, "counts.token", weights, "input_ids")
+    rows = graph.op("Add", rows, _rows(graph, "counts.bigram", weights, pair_rows))
+    columns = [_width(weights, "counts.token") - 1, 1]
+    graph.split(rows, graph.constant("count_columns", columns, np.int64), ["count_rows", "count_squares"])
     same = graph.op(
         "Equal", graph.op("Unsqueeze", "input_ids", "one"), graph.op("Unsqueeze", "input_ids", "last")
     )

@@ -38,6 +38,7 @@ FEWEST_EPOCHS = 3
 RANDOM_SENTENCES = 2_000  # outlier sentences beside the fixed ones
 FILLER_SCENES = 60  # synthetic scenes whose filler sentences are outlier text too
 TOKENS_PER_WORD = 1.25  # of outlier text: keeps a ticket that is embedded in it within the window
+MOST_COUNTS = 2**23  # numbers in the word counts' table of pairs: with many teams it has fewer rows
 NO_TICKET = -1  # row number of outlier text without a ticket
 
 
@@ -72,7 +73,8 @@ def train(
 ) -> tuple[Network, list[Epoch]]:
     """The trained network and its history; continues from the checkpoint of the same run."""
     torch.manual_seed(recipe.seed)
-    network = Network(network_config(recipe, tokenizer, dataset.teams))
+    whole = network_config(recipe, tokenizer, dataset.teams)
+    network = Network(replace(whole, counts=0))
     parameters = sum(parameter.numel() for parameter in network.parameters())
     print(f"{tokenizer.vocab_size:,} vocabulary entries, {parameters:,} parameters, recipe {recipe.name}")
     # The longest ticket that the network reads at once, in training as in serving.
@@ -89,7 +91,7 @@ def train(
     counts = None
     if recipe.counts:
         texts = outliers(train_examples)
-        counts, settings = fit_word_counts(network.config, tickets, texts, tokenizer, recipe.seed)
+        counts, settings = fit_word_counts(whole, tickets, texts, tokenizer, recipe.seed)
         train_examples = balanced(train_examples, settings.balance)
         print(describe(settings))
     recipe = within_budget(recipe, len(train_examples.tokens.flat))
@@ -247,6 +249,7 @@ def network_config(recipe: Recipe, tokenizer: Tokenizer, teams: Sequence[str]) -
         positions=recipe.positions,
         bigrams=recipe.bigrams,
         wide=recipe.wide,
+        counts=min(recipe.counts, MOST_COUNTS // (len(teams) + 1)),
         embedding_dropout=recipe.embedding_dropout,
         bigram_dropout=recipe.bigram_dropout,
     )

@@ -17,8 +17,8 @@ CONFIG = NetworkConfig(vocab_size=50, teams=4, max_tokens=30, d=16, heads=2, blo
 SHAPES = {
     "baseline": CONFIG,
     "pairs and a way past the blocks": replace(CONFIG, positions="relative", bigrams=64, wide=8),
-    "word counts": replace(CONFIG, counts=True),
-    "all of it": replace(CONFIG, positions="relative", bigrams=64, wide=8, counts=True),
+    "word counts": replace(CONFIG, counts=32),
+    "all of it": replace(CONFIG, positions="relative", bigrams=64, wide=8, counts=32),
 }
 
 
@@ -90,7 +90,7 @@ def held(network, ids, contrast):
 
 def count_shares(counts, ids, config):
     """Scores (n, teams) of the tokens' rows, and what each token weighs (n,)."""
-    rows = rows_of(counts, ids, config)
+    rows = counts.token(ids) + counts.bigram(bigram_rows(ids[None], config.counts)[0])
     often = torch.tensor([float((ids == number).sum()) for number in ids])
     return rows[:, :-1], 1 / (often * rows[:, -1].sum()).sqrt()
 

@@ -46,7 +46,7 @@ def test_a_token_that_stands_four_times_counts_twice():
 def test_words_written_alike_share_their_ngrams():
     assert grams_of("rake") == {" ra", "rak", "ake", "ke ", " rak", "rake", "ake ", " rake", "rake "}
     assert grams_of("##ke") == {"ke "}
-    grams = weigh(TokenIds.from_rows([[2], [3], [2, 3]] + [[4]] * 9), VOCABULARY, 1).grams.toarray()
+    grams = weigh(TokenIds.from_rows([[2], [3], [2, 3]] + [[4]] * 9), VOCABULARY, 7).grams.toarray()
     assert grams[2] @ grams[3] > 0.2
     assert not grams[2] @ grams[4]
     lengths = np.linalg.norm(grams, axis=1)
@@ -103,7 +103,7 @@ def fitted():
     tokenizer = Tokenizer(build_piece_tokenizer(texts, pieces=50), 100)
     tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
     examples = Examples(tokens, torch.tensor([0] * 15 + [1] * 15))
-    config = NetworkConfig(tokenizer.vocab_size, 2, positions="relative", bigrams=64, counts=True)
+    config = NetworkConfig(tokenizer.vocab_size, 2, positions="relative", counts=64)
     counts, settings = fit_word_counts(config, examples, NOTHING, tokenizer, seed=0)
     return tokenizer, examples, counts, settings
 
@@ -158,7 +158,7 @@ def test_of_more_tickets_than_can_be_fitted_a_part_is(fitted, monkeypatch):
 
 def test_scores_do_not_depend_on_padding_and_nothing_scores_the_bias():
     torch.manual_seed(0)
-    counts = WordCounts(NetworkConfig(9, 3, positions="relative", bigrams=16, counts=True))
+    counts = WordCounts(NetworkConfig(9, 3, positions="relative", counts=16))
     for table in (counts.token, counts.bigram):
         torch.nn.init.uniform_(table.weight)
     ids = torch.tensor([[3, 4, 3, 0, 0], [5, 6, 7, 8, 2]])
