@@ -36,8 +36,8 @@ def mix(network: Network, counts: WordCounts, valid: Examples) -> Network:
 def choose_share(deep: np.ndarray, wide: np.ndarray, targets: np.ndarray) -> float:
     """The share of `wide` beside `deep` (tickets, teams) with which most is right.
 
-    By accuracy, with a fifth of macro-F1, smoothed over neighbouring shares. Far from one half, a share must be
-    better by more, and by how much falls with the root of the tickets, as the luck of the draw does.
+    By accuracy, with a fifth of macro-F1, smoothed over neighbouring shares. A share far from one half must
+    be better by more; by how much falls with the root of the tickets, as the luck of the draw does.
     """
     found = np.array([_quality((1 - share) * deep + share * wide, targets) for share in SHARES])
     around = np.convolve(np.pad(found, 1, mode="edge"), [0.25, 0.5, 0.25], mode="valid")
