@@ -11,7 +11,8 @@ from training.fit.loop import Examples, predict
 from training.teachers.soft_labels import fit_temperature
 
 SHARES = np.linspace(0, 1, 11)  # of the word counts in the logits
-FAR_FROM_HALF = 0.25  # what a share of 0 or 1 has to be better by, times the root of the tickets
+USUAL = 0.6  # the share that was best, or nearly, on most data sets (docs/decisions.md)
+FAR = 1.0  # what a share that is one half further must be better by, times the root of the tickets
 
 
 def mix(network: Network, counts: WordCounts, valid: Examples) -> Network:
@@ -36,12 +37,12 @@ def mix(network: Network, counts: WordCounts, valid: Examples) -> Network:
 def choose_share(deep: np.ndarray, wide: np.ndarray, targets: np.ndarray) -> float:
     """The share of `wide` beside `deep` (tickets, teams) with which most is right.
 
-    By accuracy, with a fifth of macro-F1, smoothed over neighbouring shares. A share far from one half must
-    be better by more; by how much falls with the root of the tickets, as the luck of the draw does.
+    By accuracy, with a fifth of macro-F1, smoothed over neighbouring shares. A share far from USUAL must be
+    better by more; by how much falls with the root of the tickets, as the luck of the draw does.
     """
     found = np.array([_quality((1 - share) * deep + share * wide, targets) for share in SHARES])
     around = np.convolve(np.pad(found, 1, mode="edge"), [0.25, 0.5, 0.25], mode="valid")
-    luck = FAR_FROM_HALF * (2 * SHARES - 1) ** 2 / np.sqrt(len(targets))
+    luck = FAR * (2 * (SHARES - USUAL)) ** 2 / np.sqrt(len(targets))
     return float(SHARES[np.argmax(around - luck)])
 
 

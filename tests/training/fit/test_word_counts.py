@@ -11,7 +11,7 @@ from models.tokenizer import Tokenizer, build_piece_tokenizer
 from training.data.batches import MOST_TOKENS, TokenIds, batches_by_length
 from training.fit import word_counts
 from training.fit.loop import Examples, predict
-from training.fit.mixing import choose_share
+from training.fit.mixing import USUAL, choose_share
 from training.fit.trainer import balanced, outliers
 from training.fit.word_counts import (
     describe,
@@ -170,14 +170,14 @@ def test_scores_do_not_depend_on_padding_and_nothing_scores_the_bias():
 # ------------------------------------------------------------------------------ the network beside them
 
 
-def test_the_share_is_near_one_half_unless_the_tickets_say_otherwise():
+def test_the_share_is_the_usual_one_unless_the_tickets_say_otherwise():
     generator = np.random.default_rng(0)
     targets = np.arange(200) % 2
     right = np.eye(2)[targets] * 4
     noise = generator.normal(size=(200, 2)) * 3
-    assert choose_share(right, right, targets) == pytest.approx(0.5)
-    assert choose_share(right + noise / 9, noise, targets) < 0.5
-    assert choose_share(noise, right + noise / 9, targets) > 0.5
+    assert choose_share(right, right, targets) == pytest.approx(USUAL)
+    assert choose_share(right + noise / 9, noise, targets) < USUAL
+    assert choose_share(noise, right + noise / 9, targets) > USUAL
     assert choose_share(noise[:1], right[:1], targets[:1]) in np.linspace(0, 1, 11)
 
 
