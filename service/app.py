@@ -129,10 +129,12 @@ def _lifespan(
 async def _load(
     service: Service, bundle: Path, copy: Path | None, on_failure: Callable[[], None] | None
 ) -> None:
+    """Load the first bundle; a reload that was faster is newer, so what it swapped in stays."""
     try:
         runtime = await asyncio.to_thread(service.load, copy or bundle)
         runtime.bundle = replace(runtime.bundle, folder=bundle)
-        service.swap(runtime)
+        if service.runtime is None:
+            service.swap(runtime)
     except Exception as error:
         log.error("the bundle was not loaded", extra={"reason": str(error)})
         if on_failure is not None:
