@@ -1,4 +1,4 @@
-"""Text cleaning, tokenizer, network, decision and the bundle. Only `network` and `multihead` need torch."""
+"""Text cleaning, tokenizer, network, decision and bundle. Only `network` and `multihead` need torch."""
 
 from models.telemetry import switch_off
 

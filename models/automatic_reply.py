@@ -1,9 +1,9 @@
-"""Absence notices and bounces, told by their wording: the headers that mark them do not reach a router."""
+"""Recognises absence notices and bounces by their wording, as their mail headers do not reach a router."""
 
 from __future__ import annotations
 
 _HEAD_CHARACTERS = 600
-# A subject or first line that only programs write; compared in lower case.
+# Beginnings of subjects and first lines that only programs write; compared in lower case.
 _AUTOMATIC_STARTS = (
     "automatic reply", "auto reply", "autoreply", "auto-reply", "auto:", "out of office", "ooo:",
     "undeliverable:", "undelivered mail", "delivery status notification", "mail delivery failed",
@@ -57,10 +57,10 @@ _OF_MAIL = (
 
 
 def is_automatic_reply(text: str) -> bool:
-    """Whether the wording is that of an absence notice or of a bounce, in eight languages of Europe.
+    """Whether the text is worded as an absence notice or a bounce, in eight European languages.
 
-    An absence alone is none ("I am on holiday, please hold my parcel"): an answer later, or another person
-    to turn to, is announced as well. A bounce speaks of a message, not of a parcel.
+    An absence notice must also announce a later answer or a substitute, unlike "I am on holiday, please hold
+    my parcel". A bounce must mention a mail, unlike "my parcel could not be delivered".
     """
     head = text[:_HEAD_CHARACTERS].lower().lstrip()
     if head.startswith(_AUTOMATIC_STARTS):

@@ -2,8 +2,8 @@
 
     model.onnx       the network
     tokenizer.json   text to ids
-    config.json      teams, thresholds and other settings of serving; the sha256 of every other file
-    MODEL_CARD.md    what it was trained on, how good it is and where it fails
+    config.json      teams, thresholds and other settings for serving; the sha256 of every other file
+    MODEL_CARD.md    what the model was trained on, how good it is and where it fails
     report.html, report.json   optional
 
 A bundle is written into a temporary folder, flushed to disk and renamed into place. A reader opens the folder
@@ -63,8 +63,10 @@ class BundleConfig(_Strict):
     teams: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=2)]
     max_tokens: Annotated[int, Field(ge=1)]
     window: Annotated[int, Field(ge=0)] = 0  # tokens per window (models.windows); 0: no windows
-    whole: Annotated[int, Field(ge=0)] = 0  # tickets of up to so many tokens are one window all the same
-    reading: list[dict[str, float]] = []  # why: long validation tickets right, read whole and in windows
+    whole: Annotated[int, Field(ge=0)] = 0  # tickets of up to this many tokens are read whole
+    reading: list[
+        dict[str, float]
+    ] = []  # how `whole` was chosen: long tickets right, read whole and in windows
     vocab_size: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
     thresholds: Thresholds
@@ -91,7 +93,7 @@ class BundleConfig(_Strict):
         return self
 
 
-# A network of this project is a few megabytes; a larger file is a mistake, and would fill the memory.
+# A bundle's files are a few megabytes; a much larger one is a mistake and would fill the memory.
 MOST_FILE_BYTES = 128 << 20
 
 
@@ -117,11 +119,11 @@ def write_bundle(
     model_card: str,
     reports: Mapping[str, str] | None = None,
 ) -> BundleConfig:
-    """Write a bundle atomically: at every moment `folder` holds the whole old or the whole new bundle.
+    """Write a bundle atomically: at all times `folder` is the complete old or the complete new bundle.
 
     `reports` maps "report.html" and "report.json" to their content. An existing folder is replaced only if it
-    is empty or a bundle. Returns the config as written. BundleError if the bundle does not verify or the
-    folder may not be replaced; nothing has changed then.
+    is empty or a bundle. Returns the config as written. Raises BundleError, without changing anything, if the
+    bundle is invalid or the folder may not be replaced.
     """
     target = Path(folder)
     files: dict[str, bytes] = {
@@ -175,7 +177,7 @@ def check_replaceable(target: Path) -> None:
     if others:
         raise BundleError(
             target,
-            f"holds {others[0]!r}, which is not part of a bundle; choose another folder",
+            f"contains {others[0]!r}, which is not part of a bundle; choose another folder",
         )
 
 
@@ -222,7 +224,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def verify_bundle(folder: str | os.PathLike[str]) -> BundleConfig:
-    """Check a bundle and return its config; BundleError names the first file that is not sound."""
+    """Check a bundle and return its config; BundleError names the first invalid file."""
     return load_bundle(folder).config
 
 
@@ -286,7 +288,7 @@ def _read_listed(folder: int) -> dict[str, bytes]:
 
 
 def _read_file(name: str, folder: int) -> bytes:
-    """A regular file's content; a link could lead out of the bundle, a pipe could block for ever."""
+    """A regular file's content; a link might lead out of the bundle, and a pipe might block forever."""
     if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         raise BundleError(name, "is not a regular file")
     try:
@@ -314,7 +316,7 @@ def _parse_config(data: bytes) -> BundleConfig:
         config = BundleConfig.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole"
+        place = ".".join(str(part) for part in first["loc"]) or "config"
         raise BundleError(CONFIG, f"{place}: {first['msg']}") from None
     if _sha256(data.replace(config.digest.encode(), UNSEALED.encode())) != config.digest:
         raise BundleError(CONFIG, "does not match its own digest: it was changed or damaged")
@@ -333,9 +335,9 @@ def _open_tokenizer(data: bytes, config: BundleConfig) -> Tokenizer:
 
 
 def with_precision(bundle: Bundle, precision: float | None) -> Bundle:
-    """The bundle with the thresholds of another precision; None: those that it was written with.
+    """The bundle with the thresholds of another precision; unchanged if that is None.
 
-    BundleError where the bundle has no trade-off, or its validation tickets cannot show the precision.
+    BundleError if the bundle has no trade-off, or if its validation tickets cannot show the precision.
     """
     if precision is None:
         return bundle
@@ -343,7 +345,7 @@ def with_precision(bundle: Bundle, precision: float | None) -> Bundle:
     if tradeoff is None:
         kept = bundle.config.thresholds.precision
         raise BundleError(
-            CONFIG, f"has one threshold only, for a precision of {kept:g}: train again to ask for another"
+            CONFIG, f"has only one threshold, for a precision of {kept:g}; train again to choose another"
         )
     try:
         thresholds = tradeoff.thresholds(precision)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Decision:
     """The answer for one ticket; `probabilities` is in the order of the bundle's teams.
 
-    `threshold` is the confidence that a ticket of this team must reach; None where none is enough.
+    `threshold` is the confidence that a ticket of this team must reach; None if the team is never routed.
     """
 
     team: str

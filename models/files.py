@@ -1,4 +1,4 @@
-"""Writing a file so that a reader sees the old or the new content, never a part."""
+"""Atomic writing: a reader sees the old or the new content of a file, never a part."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import BinaryIO
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` for writing; flush it to disk and rename it when the block ends.
 
-    If the block raises, the temporary file is removed and `path` stays as it was. Several processes may write
-    the same path at once: one of them wins.
+    If the block raises, the temporary file is removed and `path` is unchanged. Several processes may write
+    the same path at once; the last rename wins.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -1,7 +1,7 @@
 """The commonest function words of many languages in the Latin script.
 
-Function words occur in texts on any subject, so a few of them identify the language of a short ticket without
-a model. For other scripts, see `script`.
+Function words occur in texts on any subject, so that a few of them identify the language of a short ticket
+without a model. For other scripts, see `script`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What mail wraps around a request: markup, quoted replies, signatures. Found here as edits to a text.
+"""Finds the parts of a mail that are not the request: markup, quoted replies, signatures, banners.
 
-An edit is (start, end, replacement). Each function looks at one wrapping, gives its edits in order and
-without overlaps, and leaves to its caller whether what remains is enough. A text of n characters takes
-O(n) time whatever is in it: patterns are possessive or bounded, and a search for a closing mark that
-failed once is not tried again.
+Each function returns edits (start, end, replacement), sorted and without overlaps. The caller decides whether
+enough text remains. The time is linear for any text: patterns are possessive or bounded, and a failed search
+for a closing mark is not repeated.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import html
 import re
 from collections.abc import Iterator
 
-Edit = tuple[int, int, str]  # put the string in the place of text[start:end]
+Edit = tuple[int, int, str]  # replace text[start:end] by the string
 
 _WORD = re.compile(r"[^\W\d_]{2,}+")
 
 
 def has_words(text: str, fewest: int) -> bool:
-    """Whether a text has that many words of at least two letters."""
+    """Whether a text has at least `fewest` words of two or more letters."""
     if fewest == 0:
         return True
     return any(number >= fewest for number, _ in enumerate(_WORD.finditer(text), start=1))
@@ -60,12 +59,12 @@ _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,
 
 
 def drop_markup(text: str) -> list[Edit]:
-    """HTML as a reader sees it: tags away, blocks and breaks on lines of their own."""
+    """Replace HTML tags: blocks and breaks by newlines, cells by spaces; drop the others and hidden text."""
     return _markup_edits(text, quotes=False)
 
 
 def drop_markup_and_quotes(text: str) -> list[Edit]:
-    """`drop_markup`, and also what mail programs mark up as a quoted message or a signature."""
+    """`drop_markup`, and drop elements that mail programs mark as quoted messages or signatures."""
     return _markup_edits(text, quotes=True)
 
 
@@ -75,7 +74,7 @@ def drop_escaped_markup(text: str) -> list[Edit]:
 
 
 def decode_entities(text: str) -> list[Edit]:
-    """&amp;, &#8217; and the like as the characters they stand for."""
+    """Replace character references such as &amp; and &#8217; by their characters."""
     decoded = ((match, html.unescape(match[0])) for match in _ENTITY.finditer(text))
     return [(match.start(), match.end(), character) for match, character in decoded if character != match[0]]
 
@@ -90,7 +89,7 @@ def _markup_edits(text: str, quotes: bool) -> list[Edit]:
 
 
 def _tag_edits(text: str, quotes: bool) -> Iterator[Edit]:
-    """Each tag, or the whole element where it is not to be read, with what stands in its place."""
+    """The edit of each tag, or of the whole element if its content is dropped."""
     end_of, elements = _Finder(text), _ElementEnds(text)
     position = 0
     while match := _TAG.search(text, position):
@@ -101,14 +100,14 @@ def _tag_edits(text: str, quotes: bool) -> Iterator[Edit]:
                 continue
             position = closing
         elif match["name"] and not match["close"]:
-            position = _end_of_unread(text, match, end_of, elements, quotes)
-        yield start, position, _instead_of((match["name"] or "").lower())
+            position = _end_of_dropped(text, match, end_of, elements, quotes)
+        yield start, position, _replacement((match["name"] or "").lower())
 
 
-def _end_of_unread(
+def _end_of_dropped(
     text: str, opening: re.Match[str], end_of: _Finder, elements: _ElementEnds, quotes: bool
 ) -> int:
-    """Where the element ends if nothing of it is to be read, else where its opening tag ends."""
+    """The end of the element if its content is dropped, else the end of its opening tag."""
     name, attributes, position = opening["name"].lower(), opening["attributes"], opening.end()
     if _NOT_TEXT.fullmatch(name):
         return end_of(f"</{name}", position) or position
@@ -123,19 +122,19 @@ def _end_of_unread(
     return position
 
 
-def _instead_of(name: str) -> str:
+def _replacement(name: str) -> str:
     return "\n" if _BLOCK.fullmatch(name) else " " if _CELL.fullmatch(name) else ""
 
 
 class _Finder:
-    """Find marks from a moving position; one that is not there any more is not looked for again."""
+    """Finds marks from rising positions; after a failed search, a mark is not searched for again."""
 
     def __init__(self, text: str) -> None:
         self.lowered = text.lower() if len(text.lower()) == len(text) else text
         self.absent: set[str] = set()
 
     def __call__(self, mark: str, position: int) -> int | None:
-        """Where the mark, and the tag that it begins, ends."""
+        """The end of the next mark, or of the tag that it begins; None if there is none."""
         if mark in self.absent:
             return None
         found = self.lowered.find(mark, position)
@@ -149,9 +148,9 @@ class _Finder:
 
 
 class _ElementEnds:
-    """Where each element closes, by where its opening tag ends; found in one pass over the text.
+    """The ends of all elements, by the ends of their opening tags; found in one pass over the text.
 
-    An element closes where the closing tags of its name outnumber the opening ones that follow it.
+    An element ends at the closing tag of its name at its own nesting depth.
     """
 
     def __init__(self, text: str) -> None:
@@ -159,14 +158,14 @@ class _ElementEnds:
         self._ends: dict[int, int] | None = None
 
     def after(self, opening: int) -> int | None:
-        """Where the element closes whose opening tag ends at `opening`; None if it does not."""
+        """The end of the element whose opening tag ends at `opening`; None if it is never closed."""
         if self._ends is None:
             self._ends = dict(self._pairs())
         return self._ends.get(opening)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         depths: dict[str, int] = {}
-        unclosed: dict[tuple[str, int], list[int]] = {}  # where opening tags end, by name and depth
+        unclosed: dict[tuple[str, int], list[int]] = {}  # ends of opening tags, by name and depth
         for match in _TAG.finditer(self._text):
             name = (match["name"] or "").lower()
             depth = depths.get(name, 0)
@@ -180,7 +179,7 @@ class _ElementEnds:
 
 
 def _with_newlines_as_spaces(text: str, edits: list[Edit]) -> Iterator[Edit]:
-    """In HTML with blocks, a line break in the source is a space."""
+    """The edits, and one more for each line break between them: in HTML with blocks it is a space."""
     at = 0
     for edit in [*edits, (len(text), len(text), "")]:
         for match in _NEWLINE.finditer(text, at, edit[0]):
@@ -224,7 +223,7 @@ _RULE = re.compile(r"[_-]{5,}+\s*+\Z")
 
 
 def drop_quotes(text: str) -> list[Edit]:
-    """Quoted lines, the line that says whom they quote, and all below the headers of another message."""
+    """Drop quoted lines, the line that attributes them, and everything below another message's headers."""
     pieces = [(match.start(), match.end()) for match in _QUOTED_LINE.finditer(text)]
     for match in _ATTRIBUTION.finditer(text):
         if _WHEN_OR_WHO.search(match[0]):
@@ -243,12 +242,12 @@ def drop_quotes(text: str) -> list[Edit]:
 
 
 def drop_quote_marks(text: str) -> list[Edit]:
-    """Only the marks before quoted lines: for a ticket that is little else than a quote."""
+    """Drop only the marks of quoted lines, for a ticket that is nearly all quote."""
     return _cuts([match.span() for match in _QUOTE_MARK.finditer(text)])
 
 
 def _header_blocks(text: str) -> Iterator[tuple[int, int, tuple[int, int] | None]]:
-    """From: with two more header lines in the next five: (start, end, where the subject's words stand)."""
+    """(start, end, span of the subject's text or None) of each From: with two more header lines below it."""
     for match in _FROM.finditer(text):
         subject, headers, at = None, 0, match.end() + 1
         for _ in range(5):
@@ -266,13 +265,13 @@ def _header_blocks(text: str) -> Iterator[tuple[int, int, tuple[int, int] | None
 
 
 def _before_rule(text: str, start: int) -> int:
-    """Outlook draws a line of underscores above the headers of the message it quotes."""
+    """The start of the rule above the headers at `start`, as Outlook draws it; else `start`."""
     rule = _RULE.search(text, max(0, start - 200), start)
     return rule.start() if rule else start
 
 
 def _cuts(pieces: list[tuple[int, int]]) -> list[Edit]:
-    """Pieces in any order, perhaps overlapping, as edits that drop them."""
+    """Sorted, merged edits that drop the pieces, which may overlap."""
     edits: list[Edit] = []
     for start, end in sorted(pieces):
         if edits and start <= edits[-1][1]:
@@ -284,7 +283,7 @@ def _cuts(pieces: list[tuple[int, int]]) -> list[Edit]:
 
 # --------------------------------------------------------------------------------------------- forwards
 
-MAX_COVER_WORDS = 30  # above a forwarded message; more is a request of its own and stays
+MAX_COVER_WORDS = 30  # above a forwarded message; a longer text is a request and is kept
 FEW_WORDS = 10
 _FORWARD_PREFIX = re.compile(
     r"\s{0,20}(?:\[[^\]\n]{1,20}\]\s{0,5})?(?:WG|FWD?|TR|RV|I|ENC|PD|VS|VB|Doorst|Doorgestuurd|Weitergeleitet)"
@@ -294,8 +293,8 @@ _FORWARD_PREFIX = re.compile(
 _REPLY_PREFIX = re.compile(
     r"\s{0,20}(?:\[[^\]\n]{1,20}\]\s{0,5})?(?:RE|AW|SV|R|RIF|Antw|RES|Odp|VA|RÉ)[ \xa0]?:", re.IGNORECASE
 )
-HEAD_CHARACTERS = 400  # in which a cover note says "see below"
-# Parts of words, in lower case, without one of which a text needs no search by the patterns below.
+HEAD_CHARACTERS = 400  # at the start of a text, to search for "see below" in a cover note
+# Parts of words, in lower case, one of which each match of _FORWARD_MARK contains.
 _FORWARD_WORDS = (
     "forwarded", "weitergeleitete", "transféré", "réexpédié", "reenviado", "inoltrato", "doorgestuurd",
     "encaminhada", "przekazana",
@@ -319,29 +318,29 @@ _SEE_BELOW = re.compile(
 
 
 def holds_one_of(words: tuple[str, ...], lowered: str) -> bool:
-    """Whether a text in lower case holds one of the words: much faster than a pattern of all of them."""
+    """Whether a text in lower case contains one of the words; much faster than a pattern of all of them."""
     return any(word in lowered for word in words)
 
 
 def is_forward_subject(subject: str) -> bool | None:
-    """Whether a subject (or a text) begins as that of a forward; False for a reply, None for neither."""
+    """Whether a subject (or text) begins like that of a forward; False if like that of a reply, else None."""
     if _FORWARD_PREFIX.match(subject):
         return True
     return False if _REPLY_PREFIX.match(subject) else None
 
 
 def may_hold_forward(text: str) -> bool:
-    """Whether words of a forward stand somewhere in a text: a quick look before `drop_forward_frame`."""
+    """Whether a text contains words of a forward, as a quick test before `drop_forward_frame`."""
     if holds_one_of(_FORWARD_WORDS, text.lower()):
         return True
     return "\n" in text and _SEE_BELOW.search(text, 0, HEAD_CHARACTERS) is not None
 
 
 def drop_forward_frame(text: str, is_forward: bool) -> list[Edit]:
-    """What stands around a forwarded message, whose text is the ticket; no edits for what is no forward.
+    """Drop the headers and the cover note of a forwarded message; no edits if the text is not a forward.
 
-    `is_forward`: the subject says so. Otherwise a forward is a mark ("Forwarded message") or a block of
-    headers below a few words, which stay; below a request of its own it is a quote: see `drop_quotes`.
+    `is_forward`: the subject is that of a forward. Otherwise a forward is a mark ("Forwarded message") or a
+    block of headers below a few words, which are kept; below a longer text they are a quote (`drop_quotes`).
     """
     edits: list[tuple[int, int]] = []
     at = 0
@@ -361,7 +360,7 @@ def drop_forward_frame(text: str, is_forward: bool) -> list[Edit]:
 
 
 def drop_forward_quote_marks(text: str, is_forward: bool) -> list[Edit]:
-    """One level of quote marks below the mark of a forward, where its message is quoted (Apple Mail)."""
+    """Drop one level of quote marks below the mark of a forward (Apple Mail quotes forwarded messages)."""
     mark = _FORWARD_MARK.search(text) or (_ATTRIBUTION.search(text) if is_forward else None)
     if not mark or not (is_forward or not has_words(text[: mark.start()], FEW_WORDS)):
         return []
@@ -374,9 +373,9 @@ _ONE_MARK = re.compile(r"^[ \t]{0,3}>[ \t]?", re.MULTILINE)
 
 
 def _frames(text: str) -> list[tuple[int, int, tuple[int, int] | None, bool]]:
-    """(start, end, where the subject stands, whether marked as forward) of every mark and block of headers.
+    """(start, end, span of the subject or None, whether marked as forward) of every mark and header block.
 
-    Headers directly below a mark are one frame with it.
+    Headers directly below a mark are merged with it.
     """
     blocks = [(_before_rule(text, start), below, subject) for start, below, subject in _header_blocks(text)]
     marks = [(match.start(), match.end(), True) for match in _FORWARD_MARK.finditer(text)]
@@ -431,7 +430,7 @@ _LEGAL_WORDS = (
     "confiden", "intended", "privileged", "unauthori", "liab", "vertraulich", "unbefugt", "haftung",
     "destinat", "riservat", "vertrouwelijk", "geadresseerde", "poufn", "environment", "virus",
 )  # fmt: skip
-# "[EXTERNAL]" in a line, and sentences that warn of outside mail.
+# "[EXTERNAL]" in a line, and warnings of external mail.
 _BANNER = re.compile(
     r"\[(?:EXT|EXTERNAL|EXTERN|EXTERNE|EXTERNO|ESTERNO|EXTERNAL (?:E-?MAIL|SENDER))\][ \t:]{0,5}"
     r"|^[ \t*!]{0,10}(?:(?:caution|warning|attention|achtung|vorsicht|prudence|atención|attenzione|let op)"
@@ -448,7 +447,7 @@ _BANNER = re.compile(
     r"[^\n]{0,200}",
     re.IGNORECASE | re.MULTILINE,
 )
-# What ticket systems write above and below a mail.
+# Lines that ticket systems add above and below a mail.
 _SYSTEM = re.compile(
     r"^[ \t]{0,8}(?:received from:[^\n]{0,300}|ref:_\S{8,90}:ref|Ref:MSG\w{4,30}\S{0,40}"
     r"|(?:powered|delivered) by (?:zendesk|freshdesk|jira|otrs|zammad|servicenow|help ?scout|intercom)"
@@ -485,7 +484,7 @@ _SPOKEN = re.compile(
 )
 
 
-# Each pattern with parts of words, in lower case, of which what it finds holds one.
+# Each pattern with parts of words, in lower case, one of which each match contains.
 _LINES = (
     (_BANNER, ("[ext", "[est", "extern", "estern", "outside", "außerhalb", "attachment", "click", "klicken",
                "öffnen", "cliquez", "haga clic")),
@@ -503,14 +502,14 @@ def drop_data_uris(text: str) -> list[Edit]:
 
 
 def drop_device_lines(text: str) -> list[Edit]:
-    """ "Sent from my phone", banners of outside mail, lines of ticket systems, places of inline images."""
+    """Drop "Sent from my phone", banners of external mail, lines of ticket systems, inline images."""
     lowered = text.lower()
     patterns = [pattern for pattern, words in _LINES if holds_one_of(words, lowered)]
     return _cuts([match.span() for pattern in patterns for match in pattern.finditer(text)])
 
 
 def drop_disclaimers(text: str) -> list[Edit]:
-    """Paragraphs that say in legal words whom a mail is for; what stands below them stays."""
+    """Drop paragraphs with a legal disclaimer; the text below them is kept."""
     if not holds_one_of(_LEGAL_WORDS, text.lower()):
         return []
     pieces: list[tuple[int, int]] = []
@@ -535,9 +534,9 @@ def _line_end(text: str, start: int) -> int:
 
 
 def drop_signature(text: str) -> list[Edit]:
-    """What stands below "-- " or, if it gives contact details, below a sign-off and a name.
+    """Drop the lines below "-- ", and those below a sign-off and a name if they contain contact details.
 
-    A line that speaks to the reader ("PS: could you also ...?") stays, and so does a name alone.
+    Lines that address the reader ("PS: could you also ...?") are kept, and so is a name alone.
     """
     end = len(text)
     pieces = []

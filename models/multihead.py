@@ -1,8 +1,8 @@
 """Multi-head attention as the formula reads: MultiHead(X) = [head_1, ..., head_h] W_O.
 
-head_i = Attention(X W_Q⁽ⁱ⁾, X W_K⁽ⁱ⁾, X W_V⁽ⁱ⁾), each head on its own d / h of the columns. The heads'
-matrices are the columns of one matrix, so that one product computes the queries of all heads. There are
-4d² + 4d parameters for any number of heads.
+head_i = Attention(X W_Q⁽ⁱ⁾, X W_K⁽ⁱ⁾, X W_V⁽ⁱ⁾), each head on its own d / h columns. All heads' matrices
+are the columns of one matrix, so that one product computes the queries of all heads. There are 4d² + 4d
+parameters for any number of heads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MultiHead(nn.Module):
     def __init__(self, d: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         if d % heads:
-            raise ValueError(f"{heads} heads cannot share d = {d} equally")
+            raise ValueError(f"d = {d} must be a multiple of heads = {heads}")
         self.heads = heads
         self.dropout = dropout
         self.W_Q, self.W_K, self.W_V, self.W_O = (nn.Linear(d, d) for _ in range(4))

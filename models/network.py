@@ -1,4 +1,4 @@
-"""The network: a pre-norm transformer encoder that reads a ticket's tokens and scores the teams.
+"""The network: a pre-norm transformer encoder that maps a ticket's tokens to logits for the teams.
 
     token + position embeddings -> blocks of attention and feed-forward -> layer norm
     -> mean over the real tokens -> one linear layer
@@ -11,8 +11,8 @@ Four parts around the blocks are optional:
 - `positions`: a learned embedding for each position, or "relative", a fixed bias for each head and distance
   that is added to the scores and allows tickets of any length (after Press et al. 2022, "Train Short, Test
   Long");
-- `bigrams`: rows of a hashed table with a second embedding for each token, that of the pair with its left
-  neighbour (Joulin et al. 2017, "Bag of Tricks for Efficient Text Classification");
+- `bigrams`: rows of a hashed embedding table for pairs; a token's input is its own embedding plus that of the
+  pair with its left neighbour (Joulin et al. 2017, "Bag of Tricks for Efficient Text Classification");
 - `wide`: the size of pooled embeddings that bypass the blocks (Cheng et al. 2016, "Wide & Deep Learning");
 - `counts`: a linear model of tokens and pairs whose scores are added to the logits. It is fitted in closed
   form (`training.fit.word_counts`), not trained with the rest.
@@ -185,9 +185,9 @@ class Wide(nn.Module):
 class WordCounts(nn.Module):
     """A linear model of tokens and pairs: (batch, n) -> scores (batch, teams).
 
-    Each row of its tables holds a score for every team and, last, the squared weight of the token or pair.
-    A token that stands c times in a ticket counts sqrt(c) times, and the sum is divided by the length that
-    the ticket has as a vector of weights: TF-IDF with a root in place of the logarithm.
+    Each row of its tables has a score for every team and, in the last column, the squared weight of the token
+    or pair. A token that occurs c times counts sqrt(c) times, and the sum is divided by the norm of the
+    ticket's vector of weights: TF-IDF with a square root instead of the logarithm.
     """
 
     def __init__(self, config: NetworkConfig) -> None:
@@ -210,12 +210,12 @@ class WordCounts(nn.Module):
 
 
 def repeats(input_ids: Tensor) -> Tensor:
-    """How often each token stands in its ticket, (batch, n) float."""
+    """How often each token occurs in its ticket, (batch, n) float."""
     return (input_ids[:, :, None] == input_ids[:, None, :]).sum(dim=2).float()
 
 
 def pair_table(rows: int, size: int) -> nn.Module:
-    """Pair embeddings that start near 0."""
+    """Pair embeddings, initialised near 0."""
     table = nn.Embedding(rows, size)
     nn.init.normal_(table.weight, std=0.02)
     return table
@@ -235,7 +235,7 @@ def bigram_rows(input_ids: Tensor, rows: int) -> Tensor:
 def relative_bias(heads: int) -> Tensor:
     """The score bias of each head for a key at each distance to the right, (heads, 2 * MAX_DISTANCE + 1).
 
-    The heads take turns: one prefers the left, one the right, one nearby tokens, and one has no preference.
+    The kinds alternate over the heads: a preference for the left, for the right, for near tokens, and none.
     """
     distance = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, dtype=torch.float32)
     kinds = [

@@ -1,7 +1,7 @@
 """The distribution of the validation tickets, as shares of bins, to detect drift.
 
 `training` writes this summary of the validation split into `config.json`; `service.feedback.drift` compares
-live traffic with it. Only shares are kept: no ticket can be read back from them.
+live traffic with it. It contains only shares, from which no ticket can be reconstructed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Out-of-scope detection, from a ticket's words and the size of its logits.
+"""Out-of-scope detection, from a ticket's words and its largest logit.
 
 `training.assess.scope` records the distribution of training and validation tickets; `review_reasons` compares
-a ticket with it. There are four reasons to send a ticket to a person, and a person can check each:
+a ticket with it. It gives one of these reasons for review:
 
 - `unknown_language`: its script or its function words are of a language that the training tickets are not in;
 - `mostly_unknown_words`: most of its words occur in no training ticket;
@@ -54,7 +54,7 @@ _ASCII_WORD = re.compile(r"[a-z]{2,}+")  # the same for ASCII, twice as fast
 
 
 class Scope(BaseModel):
-    """The statistics of training and validation tickets; the default knows none and gives no reason.
+    """The statistics of training and validation tickets; the default is empty and gives no reason.
 
     `words` occur in at least two training tickets, the commonest first; `informativeness` and `idf` hold one
     byte for each of them (base64), in steps of 1/32 and 1/16 nat. `unknown_idf` is the idf of an unknown
@@ -98,7 +98,7 @@ class Scope(BaseModel):
 
 
 class Word(NamedTuple):
-    """One word: its informativeness and idf in nats (idf None: a function word); `known` as it is written."""
+    """Informativeness and idf in nats (idf None: a function word); `known`: found without correction."""
 
     informativeness: float
     idf: float | None
@@ -106,7 +106,7 @@ class Word(NamedTuple):
 
 
 class Vocabulary(dict[str, Word]):
-    """Looks words up in a scope and corrects one typing error; caches up to MAX_CACHED words."""
+    """The words of a scope; finds words with up to one typing error, and caches MAX_CACHED lookups."""
 
     MAX_CACHED = 50_000
 
@@ -140,7 +140,7 @@ class Vocabulary(dict[str, Word]):
         return found
 
     def _correct(self, word: str) -> Word:
-        """The word that this one probably misspells: a letter inserted, dropped, replaced or two swapped."""
+        """The listed word with one letter inserted, dropped or replaced, or two swapped; else unknown."""
         if len(word) < MIN_LETTERS_CORRECTED:
             return self.unknown
         shortened = _deletions(word)
@@ -171,14 +171,14 @@ def _vocabulary(
 
 
 def vocabulary(scope: Scope) -> Vocabulary:
-    """What the scope knows of any word."""
+    """The scope's `Vocabulary`, built once."""
     return _vocabulary(
         scope.words, scope.informativeness, scope.idf, scope.unknown_idf, tuple(scope.languages)
     )
 
 
 class Reading(NamedTuple):
-    """The statistics of one ticket's words.
+    """The statistics of a ticket's words.
 
     `words` is their number, `unknown` how many of them occur in fewer than two training tickets.
     `informativeness` is their sum in nats; `idf` the mean without function words (in a long ticket, that of
@@ -197,9 +197,9 @@ class Reading(NamedTuple):
 
 
 def review_reasons(text: str, largest_logit: float, scope: Scope) -> list[Reason]:
-    """Why a person should see the ticket, from its text and its largest logit: at most one reason.
+    """The reason for which a person should review the ticket, or an empty list.
 
-    Only the most specific reason is given: a ticket in a foreign language is also out of scope.
+    Only the most specific reason is given; a ticket in a foreign language, say, is also out of scope.
     """
     if is_automatic_reply(text):
         return ["automatic_reply"]
@@ -220,7 +220,7 @@ def review_reasons(text: str, largest_logit: float, scope: Scope) -> list[Reason
 
 
 def typicality(ticket: Reading, largest_logit: float, scope: Scope) -> float:
-    """Sum of the log tail probabilities of logit, informativeness and -idf among validation tickets."""
+    """The sum of the log tail probabilities of logit, informativeness and -idf among validation tickets."""
     measures = (largest_logit, ticket.informativeness, -ticket.idf)
     return sum(
         [
@@ -248,7 +248,7 @@ def read(text: str, scope: Scope) -> Reading:
 
 
 def _mean_idf(nats: list[float], unknown_idf: float) -> float:
-    """The mean; in a long ticket, the lowest mean of a passage, since most of it may be background."""
+    """The mean; in a long ticket the lowest mean of a passage, as most of it may be background."""
     if len(nats) < 2 * PASSAGE_WORDS:
         return sum(nats) / len(nats) if nats else unknown_idf
     passages = (
@@ -268,8 +268,8 @@ def split(text: str) -> list[str]:
 def _foreign_language(found: Sequence[str], unknown: Sequence[str], scope: Scope) -> str | None:
     """A language with more function words in the ticket than the training languages have, or None.
 
-    A third of the ticket's words must be unknown, and two of those function words: "die" and "me" are also
-    English.
+    At least a third of the ticket's words must be unknown, and at least two of these function words of that
+    language, because some words ("die", "me") belong to several languages.
     """
     if len(unknown) < 2 or 3 * len(unknown) < len(found):
         return None
@@ -285,7 +285,7 @@ def _foreign_language(found: Sequence[str], unknown: Sequence[str], scope: Scope
 
 
 def _foreign_script(text: str, scope: Scope) -> str | None:
-    """The script of most letters, if the training tickets have none of it, else None."""
+    """The script of most letters if it does not occur in the training tickets, else None."""
     if text.isascii():
         return None
     scripts = Counter(script(letter) for letter in text[:2000] if letter.isalpha())

@@ -1,11 +1,11 @@
-"""Switches off the usage reports that libraries send to their makers."""
+"""Switches off the telemetry of libraries."""
 
 from __future__ import annotations
 
 import os
 
-# Read by the libraries when they are imported: ONNX Runtime (it would also write a device id and a store of
-# events to the user's cache folder), huggingface_hub, Ray, and those that follow consoledonottrack.com.
+# Libraries read these when they are imported: ONNX Runtime (which would also write a device id and an event
+# store to the user's cache folder), huggingface_hub, Ray, and those that follow consoledonottrack.com.
 SWITCHES = {
     "ORT_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -15,6 +15,6 @@ SWITCHES = {
 
 
 def switch_off() -> None:
-    """Set the variables for this process and its children, except those that the user has set."""
+    """Set the variables for this process and its children, unless the user has set them."""
     for name, value in SWITCHES.items():
         os.environ.setdefault(name, value)

@@ -1,12 +1,11 @@
-"""The text that the network reads: a ticket as it was sent, cleaned, with the way back to every character.
+"""Cleans a ticket's text for the network, and keeps the original offset of every character.
 
-Training and serving call the same `join`, so that a network never meets text in a form it was not
-trained on. A ticket of one line of plain ASCII comes through unchanged. From real mail, markup, quoted
-replies and signatures are taken out (`models.mail`), typographic characters are folded to those of a
-keyboard and characters that nobody sees are dropped. Every character that stays knows where it stood in
-the ticket as it was sent, which is what lets an explanation mark the customer's own words.
+Training and serving call the same `join`, so that text has the same form in both. One line of plain ASCII is
+unchanged. In real mail, markup, quoted replies and signatures are dropped (`models.mail`), typographic
+characters become those of a keyboard, and invisible characters are dropped. The offsets allow an explanation
+to mark words in the ticket as it was sent.
 
-No step takes more than linear time, and none leaves a ticket empty that had something to read.
+Each step takes linear time, and a ticket with text is never empty after cleaning.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Cleaned:
         return [(int(start), int(end)) for start, end in zip(self.starts, self.ends, strict=True)]
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Where `text[start:end]` stood in the original; an empty slice gives an empty place."""
+        """The original (start, end) of `text[start:end]`; equal ones for an empty slice."""
         if start < end:
             return int(self.starts[start]), int(self.ends[end - 1])
         place = self.starts[start] if start < len(self.text) else self.ends[-1] if self.text else 0
@@ -47,7 +46,7 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The fields of one ticket as one text, and the way back to the field a character came from."""
+    """The fields of a ticket as one text, and where each field begins in it."""
 
     text: str
     fields: tuple[tuple[str, int, Cleaned], ...]  # (name, where it begins in `text`, the field)
@@ -61,7 +60,7 @@ class Joined:
 
 
 def join(subject: str | None, text: str) -> Joined:
-    """Clean both fields of a ticket and put the subject on a line of its own above the text."""
+    """Clean both fields of a ticket and put the subject on its own line above the text."""
     fields: list[tuple[str, int, Cleaned]] = []
     joined = ""
     for name, value in (("subject", subject), ("text", text)):
@@ -75,10 +74,10 @@ def join(subject: str | None, text: str) -> Joined:
 
 
 def clean(text: str, is_forward: bool | None = None) -> Cleaned:
-    """Take markup, quoted replies and signatures out of a text and fold its characters to plain ones.
+    """Drop markup, quoted replies and signatures from a text, and replace typographic characters.
 
-    `is_forward`: the subject says that the text forwards a message, which is then the ticket; False that it
-    is a reply, whose quotes are dropped; None that it says neither.
+    `is_forward`: True if the subject is that of a forward, whose forwarded message is then the ticket; False
+    if it is that of a reply, whose quotes are dropped; None if it is neither.
     """
     cleaned = Cleaned(text, range(len(text)), range(1, len(text) + 1))
     if not _NOT_PLAIN.search(text):
@@ -89,24 +88,24 @@ def clean(text: str, is_forward: bool | None = None) -> Cleaned:
             if _is_enough(changed.text, cleaned.text, fewest_words):
                 cleaned = changed
                 break
-    if not cleaned.text.strip():  # markup around characters that nobody sees: the markup is what there is
+    if not cleaned.text.strip():  # nothing but markup and invisible characters: keep the markup
         whole = Cleaned(text, range(len(text)), range(1, len(text) + 1))
         folded = _apply(whole, fold_characters(text))
         cleaned = folded if folded.text.strip() else cleaned
-    return _apply(cleaned, drop_excess_marks(cleaned.text))  # last: entities stand for marks, too
+    return _apply(cleaned, drop_excess_marks(cleaned.text))  # last, because entities may decode to marks
 
 
 def _is_enough(changed: str, before: str, fewest_words: int) -> bool:
-    """Whether a step left something to read, if there was something."""
+    """Whether a step left at least `fewest_words` words, or text if there were no words before."""
     if fewest_words == 0 or mail.has_words(changed, fewest_words):
         return True
     return bool(changed.strip()) and not mail.has_words(before, 1)
 
 
 def drop_excess_marks(text: str) -> list[Edit]:
-    """Combining marks beyond 30 in a row, as the stream-safe form of UAX #15 bounds them.
+    """Drop combining marks after the first 30 in a row, the limit of the stream-safe form of UAX #15.
 
-    No language writes so many, and the time to put marks in order grows with the square of their number.
+    No language needs more, and the time of normalization grows with the square of their number.
     """
     edits: list[Edit] = []
     for run in _MAYBE_MARKS.finditer(text):
@@ -119,7 +118,7 @@ def drop_excess_marks(text: str) -> list[Edit]:
 
 
 def fold_characters(text: str) -> list[Edit]:
-    """Typographic characters to those of a keyboard; away with those that nobody sees."""
+    """Replace typographic characters by those of a keyboard, and drop invisible ones."""
     edits: list[Edit] = []
     has_escapes = "_x000" in text
     for match in (_TO_FOLD_WITH_ESCAPES if has_escapes else _TO_FOLD).finditer(text):
@@ -134,20 +133,20 @@ def fold_characters(text: str) -> list[Edit]:
 
 
 def _apply(cleaned: Cleaned, edits: list[Edit]) -> Cleaned:
-    """Make sorted edits that do not overlap; each new character stands for all that its edit replaced."""
+    """Apply sorted edits without overlaps; each new character gets the offsets of its whole edit."""
     if not edits:
         return cleaned
     count = len(edits)
     starts = np.fromiter((edit[0] for edit in edits), np.int64, count)
     ends = np.fromiter((edit[1] for edit in edits), np.int64, count)
-    # Kept and new stretches take turns: where each begins and ends in the text, and its characters now.
+    # Kept and new pieces alternate: where each begins and ends in the text, and its new size.
     begins, stops, sizes = (np.empty(2 * count + 1, np.int64) for _ in range(3))
     begins[0::2], stops[0::2] = np.append(0, ends), np.append(starts, len(cleaned.text))
     begins[1::2], stops[1::2] = starts, ends
     sizes[0::2] = stops[0::2] - begins[0::2]
     sizes[1::2] = np.fromiter((len(edit[2]) for edit in edits), np.int64, count)
     is_kept = np.arange(2 * count + 1) % 2 == 0
-    within = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)  # place inside its stretch
+    within = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)  # position in its piece
     kept = np.repeat(is_kept, sizes)
     first = np.where(kept, np.repeat(begins, sizes) + within, np.repeat(begins, sizes))
     last = np.where(kept, first, np.repeat(stops, sizes) - 1)
@@ -172,7 +171,7 @@ def _fold(characters: str, replacement: str) -> dict[str, str]:
     return dict.fromkeys(characters, replacement)
 
 
-# What a keyboard types for each typographic character; anything not listed stays as it is.
+# The keyboard's character for each typographic one; other characters are unchanged.
 _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 _PLAIN = {
     **_fold("\u2018\u2019\u201a\u201b\u2032\u02bc\u02b9\u00b4\uff07", "'"),
@@ -183,8 +182,8 @@ _PLAIN = {
     **_fold("\r\u2028\u2029\u0085", "\n"),
     "\r\n": "\n",
 }
-# Controls, soft hyphen, zero-width, bidi marks, variation selectors, tags, and the skin tones that would
-# make one emoji into many.
+# Controls, soft hyphen, zero-width, bidi marks, variation selectors, tags, and skin tones, which would make
+# several tokens of one emoji.
 _UNSEEN = (
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     r"\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U0001f3fb-\U0001f3ff"
@@ -194,24 +193,24 @@ _FOLDED = (
     f"(?P<unseen>{_UNSEEN}+)|(?P<broken>[\ud800-\udfff])|\r\n|[{''.join(c for c in _PLAIN if len(c) == 1)}]"
 )
 _TO_FOLD = re.compile(_FOLDED)
-# Line breaks as Excel writes them into XML; looked for apart, because the search is slower by half.
+# Also line breaks as Excel writes them into XML; a separate pattern, because it is 50 % slower.
 _TO_FOLD_WITH_ESCAPES = re.compile(f"{_FOLDED}|(?P<escaped>_x000[dD]_\n?|_x000[aA]_)")
 _NOT_PLAIN = re.compile(r"[^\x20-%'-;=?-~\t]|_x00|\[(?:cid|image|ext)|data:|received from:", re.IGNORECASE)
 
 MOST_MARKS = 30
 _MAYBE_MARKS = re.compile(rf"[^\x00-\u02ff]{{{MOST_MARKS + 1},}}+")  # U+0300 is the first combining mark
 
-# Letters that UTF-8 begins with where it was read as Windows-1252 or the like, each before what may follow.
+# The first two letters of UTF-8 sequences that were decoded as Windows-1252 or a similar encoding.
 _MAYBE_MOJIBAKE = re.compile(
     "[\u00c2-\u00f4\u0102-\u017d\u0393-\u03a9\u0410-\u042f][\u0080-\u00bf\u0152-\u02dc\u2013-\u2122]"
 )
 
 
 def repair_mojibake(text: str) -> list[Edit]:
-    """UTF-8 that was read as another encoding ("mÃ¶glich"), as it was meant."""
+    """Repair UTF-8 that was decoded as another encoding ("mÃ¶glich")."""
     if not _MAYBE_MOJIBAKE.search(text):
         return []
-    from ftfy.chardata import UTF8_DETECTOR_RE  # slow to import, and most processes never meet such text
+    from ftfy.chardata import UTF8_DETECTOR_RE  # slow to import, and rarely needed
 
     pieces = ((match, _repaired(match[0])) for match in UTF8_DETECTOR_RE.finditer(text))
     return [(match.start(), match.end(), fixed) for match, fixed in pieces if fixed != match[0]]
@@ -227,7 +226,8 @@ def _repaired(piece: str) -> str:
 
 Step = tuple[tuple[Callable[[str], list[Edit]], int], ...]
 
-# Steps in order, each with the words it must leave; where it leaves fewer, the milder way beside it is tried.
+# The steps in order. A step is one or more alternatives, each with the number of words that it must leave; if
+# it leaves fewer, the next alternative, which drops less, is tried.
 _CHARACTERS: tuple[Step, ...] = (
     ((mail.decode_entities, 1),),
     ((mail.drop_escaped_markup, 1),),
@@ -254,7 +254,7 @@ def _steps(text: str, is_forward: bool | None) -> tuple[Step, ...]:
 
 
 def _forward_steps(is_forward: bool) -> tuple[Step, ...]:
-    """The steps for a text that is, or may be, a forward: what it forwards is no quote."""
+    """The steps for a text that is, or may be, a forward: they keep the forwarded message."""
     return (
         ((mail.drop_markup, 1),) if is_forward else ((_drop_markup_around_forward, 3), (mail.drop_markup, 1)),
         *_CHARACTERS,
@@ -267,7 +267,7 @@ def _forward_steps(is_forward: bool) -> tuple[Step, ...]:
 
 
 def _drop_markup_around_forward(text: str) -> list[Edit]:
-    """Markup, and what is marked up as quoted unless a forward follows on a few words."""
+    """Drop markup, and elements marked as quotes unless they are a forwarded message below a few words."""
     edits = mail.drop_markup(text)
     without = _edited(text, edits)
     return edits if mail.drop_forward_frame(without, is_forward=False) else mail.drop_markup_and_quotes(text)

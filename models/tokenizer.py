@@ -1,16 +1,16 @@
-"""Text to token ids and back to characters, on the `tokenizers` library.
+"""Text to token ids with character offsets, based on the `tokenizers` library.
 
 A token is a lower-cased run of letters, a run of digits, or a single other character. Beyond ASCII:
 
-- text is compared in the form NFKC, so that composed and decomposed accents, ligatures, full-width and
-  "mathematical" letters are the same word;
-- accented letters are letters and marks stay with the letter they mark: a French word is one token;
+- text is normalized to NFKC, so that composed and decomposed accents, ligatures, full-width and
+  "mathematical" letters give the same word;
+- accented letters are letters, and combining marks belong to their letter: a French word is one token;
 - an emoji, like any symbol, is a token of its own;
-- scripts without spaces (Chinese, Japanese, Thai, ...) are cut into characters.
+- scripts without spaces (Chinese, Japanese, Thai, ...) are split into characters.
 
-A vocabulary may hold pieces of words as well. A word that it lacks is then read as the longest pieces that
-it is made of, from left to right ("WordPiece", Wu et al. 2016); a piece that does not begin a word is written
-with "##". Without pieces such a word, and in either case a number or symbol, is the unknown token.
+A vocabulary may also contain pieces of words. A word that is not in the vocabulary is then split greedily
+into the longest pieces, from left to right ("WordPiece", Wu et al. 2016); a piece inside a word starts with
+"##". Without pieces such a word, and in either case an unknown number or symbol, is the unknown token.
 
 Offsets count characters of the original text, also where normalization changes its length.
 """
@@ -32,23 +32,23 @@ from tokenizers import Tokenizer as Library
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 PADDING_ID, UNKNOWN_ID = 0, 1
-INSIDE = "##"  # before a piece that does not begin a word
-# Scripts whose words no spaces part: each character is a token, with its marks.
+INSIDE = "##"  # prefix of a piece that does not begin a word
+# Scripts without spaces between words: each character is a token, with its marks.
 _NO_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _LETTER = rf"[\p{{L}}&&[^{_NO_SPACES}]]"
 WORDS = rf"{_LETTER}(?:{_LETTER}|\p{{M}})*|\p{{Nd}}+|[^\s\p{{Nd}}]\p{{M}}*"
 SHORTEST_PIECE, LONGEST_PIECE = 2, 6  # letters; single letters are pieces too
-FEWEST_WORDS = 3  # a piece stands in so many different words
+FEWEST_WORDS = 3  # different words that a piece must be in
 LONGEST_WORD = 100  # letters; a longer one is unknown
 
 
 def normalizer() -> normalizers.Normalizer:
-    """The normal form in which words are compared: NFKC, lower-cased."""
+    """NFKC, then lower case."""
     return normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
 
 
 def word_splitter() -> pre_tokenizers.PreTokenizer:
-    """Runs of letters, runs of digits, single other characters; spaces separate and are dropped."""
+    """Splits into runs of letters, runs of digits and single other characters, and drops spaces."""
     return pre_tokenizers.Split(Regex(WORDS), behavior="removed", invert=True)
 
 
@@ -58,10 +58,10 @@ def words(text: str) -> list[str]:
 
 
 def build_word_tokenizer(texts: Iterable[str], min_count: int = 2) -> Library:
-    """A tokenizer whose vocabulary is every word seen `min_count` times: 0 padding, 1 unknown, then words.
+    """A tokenizer whose vocabulary is every word that occurs `min_count` times, after padding and unknown.
 
-    Words are numbered by falling count, equal counts in alphabetical order, so that the ids do not
-    depend on the order of the texts.
+    Words are sorted by falling count, then alphabetically, so that the ids do not depend on the order of the
+    texts.
     """
     counts: Counter[str] = Counter()
     for text in texts:
@@ -72,10 +72,11 @@ def build_word_tokenizer(texts: Iterable[str], min_count: int = 2) -> Library:
 
 
 def build_piece_tokenizer(texts: Sequence[str], min_count: int = 2, pieces: int = 4_000) -> Library:
-    """`build_word_tokenizer` with about so many pieces of words behind the words.
+    """`build_word_tokenizer` with about `pieces` pieces of words after the words.
 
-    Pieces are the stretches of 2 to 6 letters that spare most tokens: those with the most letters in the most
-    different words. All single letters that occur are pieces, so that any word made of them can be read.
+    Pieces have 2 to 6 letters. Those that save most tokens are chosen: the product of their length - 1 and
+    the number of different words with them. All single letters of the texts are also pieces, so that each
+    word made of them can be encoded.
     """
     known = build_word_tokenizer(texts, min_count).get_vocab()
     different = sorted({word for text in texts for word in words(text) if word[0].isalpha()})
@@ -94,7 +95,7 @@ def build_piece_tokenizer(texts: Sequence[str], min_count: int = 2, pieces: int 
 
 
 def _pieces_of(word: str) -> set[str]:
-    """What stands at the beginning of a word, and what inside, of 2 to 6 letters."""
+    """The pieces of 2 to 6 letters at the beginning of a word and, marked by INSIDE, inside it."""
     return {
         (INSIDE if start else "") + word[start : start + size]
         for size in range(SHORTEST_PIECE, min(LONGEST_PIECE, len(word)) + 1)
@@ -103,7 +104,7 @@ def _pieces_of(word: str) -> set[str]:
 
 
 def extend_vocabulary(library: Library, more: Iterable[str]) -> Library:
-    """A copy of the tokenizer with the words of `more` that it lacks appended to its vocabulary."""
+    """A copy of the tokenizer with the words of `more` appended to its vocabulary."""
     ids = dict(sorted(library.get_vocab().items(), key=lambda entry: entry[1]))
     for word in more:
         ids.setdefault(word, len(ids))
@@ -111,7 +112,7 @@ def extend_vocabulary(library: Library, more: Iterable[str]) -> Library:
 
 
 def _library(ids: dict[str, int]) -> Library:
-    """A tokenizer with this vocabulary: of words alone, or of words and pieces where it has any."""
+    """A tokenizer with this vocabulary: word-level, or WordPiece if the vocabulary has pieces."""
     if any(entry.startswith(INSIDE) for entry in ids):
         model: models.Model = models.WordPiece(
             ids,
@@ -129,11 +130,11 @@ def _library(ids: dict[str, int]) -> Library:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One text as the network reads it.
+    """The tokens of one text.
 
     `offsets[i]` are the character offsets of token i in `text`, `tokens[i]` its characters. `total` is the
     number of tokens in the text, of which the first `len(ids)` are read; `unknown` counts the words among
-    them that the vocabulary lacks, whether they are read in pieces or not.
+    these that are not in the vocabulary, split into pieces or not.
     """
 
     ids: list[int]
@@ -158,7 +159,7 @@ class Encoding:
 class AsciiOffsets(Sequence[tuple[int, int]]):
     """Offsets of the first `count` tokens of an ASCII text, computed on first access (few need them).
 
-    `sizes` are the letters of each token, where words may be cut into pieces; else each token is a word.
+    `sizes` are the numbers of characters of the tokens; None if each token is a whole word.
     """
 
     def __init__(self, text: str, count: int, sizes: Sequence[int] | None = None) -> None:
@@ -199,7 +200,7 @@ class AsciiOffsets(Sequence[tuple[int, int]]):
 
 
 class Tokenizer:
-    """A trained tokenizer and the number of tokens that its network reads."""
+    """A tokenizer and the number of tokens that its network reads."""
 
     def __init__(self, library: Library, max_tokens: int) -> None:
         if library.token_to_id(PADDING) != PADDING_ID or library.token_to_id(UNKNOWN) != UNKNOWN_ID:
@@ -223,7 +224,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, json: str, max_tokens: int) -> Tokenizer:
-        """Read the content of a tokenizer.json; ValueError where it is not one."""
+        """A tokenizer from the content of tokenizer.json; ValueError if it is invalid."""
         try:
             library = Library.from_str(json)
         except Exception as error:  # the library raises bare Exception
@@ -259,7 +260,7 @@ class Tokenizer:
         return Encoding(ids, AsciiOffsets(text, len(ids), sizes), text, self._unknown(ids), total)
 
     def _pieces(self, word: str, vocabulary: dict[str, int]) -> list[tuple[int, int]]:
-        """(id, letters) of the longest pieces that a word is made of; unknown as a whole if it is not."""
+        """(id, letters) of a word's pieces, from the left; one unknown token if it has none."""
         found: list[tuple[int, int]] = []
         start, prefix = 0, ""
         while start < len(word):
@@ -273,7 +274,7 @@ class Tokenizer:
         return found
 
     def _unknown(self, ids: Sequence[int]) -> int:
-        """How many words of these ids the vocabulary lacks."""
+        """The number of words in `ids` that are unknown or split into pieces."""
         inside = [number in self._inside for number in ids]
         in_pieces = sum(goes_on and not before for before, goes_on in pairwise(inside))
         return ids.count(UNKNOWN_ID) + in_pieces
@@ -292,7 +293,7 @@ _ASCII_WORD = re.compile(r"[a-z]+|[0-9]+|[^a-z0-9 \t\n\r\f\v]")
 
 
 def _is_word_tokenizer(library: Library) -> bool:
-    """Whether the tokenizer was made by this module; a bundle may carry another kind."""
+    """Whether the tokenizer splits and normalizes as those of this module; a bundle may have another kind."""
     like = build_word_tokenizer([])
     return (
         (type(library.model) is models.WordLevel or _is_of_pieces(library.model))

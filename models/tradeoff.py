@@ -1,10 +1,10 @@
-"""The trade-off between precision and coverage: how right routed tickets must be, and how many that routes.
+"""The trade-off between precision (share of routed tickets that are right) and coverage (share routed).
 
-A bundle holds the whole trade-off as its validation tickets showed it (`training.assess.tradeoff`), so that
-who runs the desk chooses the precision when serving, without training anew. A ticket is routed when its
-score reaches that of the wanted precision. The score is the log-odds of the confidence plus a shift for the
-team that is answered: a team that is right more often than its confidence says has a positive shift, and so
-a lower threshold. Teams with few tickets have shifts close to 0.
+A bundle contains the trade-off on its validation tickets (`training.assess.thresholds`), so that the
+precision can be chosen when serving, without training again. A ticket is routed if its score reaches the
+threshold of the chosen precision. The score is the log-odds of the confidence plus a shift for the predicted
+team: a team that is right more often than its confidence has a positive shift, and so a lower threshold.
+Teams with few tickets have shifts close to 0.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-# A person reads a ticket and names its team in three minutes. The tables of hours rest on this.
+# Assumes three minutes per ticket; the tables of working hours use this.
 REVIEWED_PER_HOUR = 20
 DEFAULT_PRECISIONS = (0.99, 0.98, 0.95, 0.90)
-LOWEST_PRECISION, HIGHEST_PRECISION = 0.5, 0.999  # that can be asked for
-FEWEST_ROUTED = 0.1  # of the validation tickets: a precision that routes fewer is no default
+LOWEST_PRECISION, HIGHEST_PRECISION = 0.5, 0.999  # that can be chosen
+FEWEST_ROUTED = 0.1  # share of the validation tickets; a precision that routes fewer is never the default
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class PrecisionError(ValueError):
-    """A precision that was asked for and cannot be had; the message says which can."""
+    """The requested precision cannot be guaranteed; the message says which can."""
 
 
 class _Strict(BaseModel):
@@ -32,13 +32,12 @@ class _Strict(BaseModel):
 
 
 class Thresholds(_Strict):
-    """When a ticket may be routed without a person.
+    """The confidence from which a ticket is routed without a person.
 
-    `confidence` is what a ticket must reach, or None where no confidence is enough; `teams`, in the order of
-    the bundle's teams, holds what it must reach for each one, and is empty where that is the same.
-    `precision` is the share of routed tickets that should be right, `at_least` its lower bound and
-    `coverage` the share of validation tickets that is routed. In bundles without a trade-off `precision`
-    is the lower bound.
+    `confidence` is the threshold, or None if nothing is routed; `teams` are the thresholds of the teams, in
+    the bundle's order, and empty if they are all the same. `precision` is the share of routed tickets that
+    should be right, `at_least` its lower bound, and `coverage` the share of validation tickets that is
+    routed. In bundles without a trade-off `precision` is the lower bound.
     """
 
     confidence: Share | None
@@ -48,18 +47,18 @@ class Thresholds(_Strict):
     coverage: Share | None = None
 
     def of(self, team: int) -> float | None:
-        """The confidence that a ticket of this team (its place in the bundle) must reach; None: no such."""
+        """The threshold of a team, given its index in the bundle; None if nothing is routed."""
         return self.teams[team] if self.teams else self.confidence
 
 
 class Choice(_Strict):
-    """One wanted precision: the score that a ticket must reach for it, and what that means.
+    """A precision that can be chosen: its threshold and its figures on the validation tickets.
 
-    `score` is None where the validation tickets cannot show the precision. `coverage`: share of the
-    validation tickets that is routed. `at_least`: lower bound of the share of routed tickets that are right;
-    all bounds of a trade-off hold together with a probability of 95 %. `doubtful`: expected share of wrong
-    ones among the least sure routed tickets. `team_routed`: validation tickets routed to each team;
-    `team_at_least`: lower bound for each, which holds for one team at a time.
+    `score` is the threshold, None if too few validation tickets are right to show this precision. `coverage`:
+    share of the validation tickets that is routed. `at_least`: lower bound of the share of routed tickets
+    that are right; all bounds of a trade-off hold at once with a probability of 95 %. `doubtful`: expected
+    share of wrong ones among the routed tickets with the lowest scores. `team_routed`: validation tickets
+    routed to each team; `team_at_least`: lower bound for each team, not simultaneous.
     """
 
     precision: Share
@@ -72,10 +71,10 @@ class Choice(_Strict):
 
 
 class Tradeoff(_Strict):
-    """What each precision costs: `choices` in rising order of precision.
+    """The coverage of each precision: `choices` in rising order of precision.
 
-    `tickets`: validation tickets; `team_tickets`: of these, those answered with each team, in the order of
-    the bundle's teams; `shifts`: for each team, empty where all are 0.
+    `tickets`: validation tickets; `team_tickets`: how many of them were predicted for each team, in the
+    bundle's order; `shifts`: for each team, empty if all are 0.
     """
 
     tickets: Annotated[int, Field(ge=1)]
@@ -99,7 +98,7 @@ class Tradeoff(_Strict):
 
     @property
     def shown(self) -> list[Choice]:
-        """The choices that the validation tickets can show, in rising order of precision."""
+        """The choices that route at least one ticket, in rising order of precision."""
         return [choice for choice in self.choices if choice.score is not None]
 
     def choice(self, precision: float) -> Choice:
@@ -113,10 +112,7 @@ class Tradeoff(_Strict):
         return enough[0]
 
     def default(self) -> float:
-        """The highest of .99, .98, .95 and .90 that routes at least a tenth of the validation tickets.
-
-        The lowest of them where none does: what else could be routed is for a person to decide.
-        """
+        """The highest of .99, .98, .95 and .90 that routes a tenth of the validation tickets, else .90."""
         return next(
             (
                 precision
@@ -128,7 +124,7 @@ class Tradeoff(_Strict):
         )
 
     def thresholds(self, precision: float) -> Thresholds:
-        """The confidence to reach for a precision; none is enough where it cannot be shown."""
+        """The thresholds for a precision; those of a precision that cannot be shown route nothing."""
         choice = self.choice(precision)
         if choice.score is None:
             return Thresholds(confidence=None, precision=precision, at_least=0.0, coverage=0.0)
@@ -141,20 +137,20 @@ class Tradeoff(_Strict):
         )
 
     def alternatives(self, precision: float) -> str:
-        """What lower precisions would route, in words."""
+        """The coverage of some lower precisions, as text."""
         lower = [choice for choice in reversed(self.shown) if choice.precision < precision - 1e-9]
         if not lower:
             return "none"
         told, coverage = [lower[0]], lower[0].coverage
         for choice in lower[1:]:
-            # Tell of those that route clearly more than the one before.
+            # Skip those that route hardly more than the one before.
             if choice.coverage >= max(1.3 * coverage, coverage + 0.05):
                 told.append(choice)
                 coverage = choice.coverage
         return "; ".join(f"{choice.precision:g} routes {choice.coverage:.1%}" for choice in told[:4])
 
     def caution(self, precision: float) -> str:
-        """What to know before asking for this precision; empty where it routes a tenth or more."""
+        """A warning about this precision; empty if it routes a tenth of the tickets or more."""
         choice = self.choice(precision)
         if choice.score is None:
             return (

@@ -1,12 +1,13 @@
-"""Long tickets: score them whole up to a limit, and beyond it score overlapping windows and select one.
+"""Long tickets: read whole up to a limit, and beyond it in overlapping windows, one of which is selected.
 
-A mean over two thousand words hides a request of ten. A ticket longer than the limit is therefore cut into
-windows that overlap by half. Each window is scored like a ticket, and the ticket gets the logits of the
-window with the largest logit. A mail of two pages, however, is about one matter, and a window of it says less
-than the whole: the limit, at least one window, is chosen on validation tickets (`training.assess.reading`).
+In a mean over two thousand words, a request of ten words is lost. A ticket longer than the limit is therefore
+cut into windows that overlap by half. Each window is scored like a ticket, and the ticket gets the logits of
+the window with the largest logit. A mail of two pages about one matter, however, is read better whole. The
+limit, at least one window, is therefore chosen on validation tickets (`training.assess.reading`).
 
 A ticket of more than three windows is mostly background. It is cut into windows of half the length, and the
-median logit of each team over the windows, the background's own score, is subtracted before the comparison.
+median logit of each team over the windows, an estimate of the background's score, is subtracted before the
+windows are compared.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Callable
 import numpy as np
 
 LONG_TICKET_WINDOWS = 3  # a ticket of more windows is treated as mostly background
-# A long ticket's score is a maximum over windows and so overconfident: its logits are divided by this, as
-# measured on tickets embedded in text that training had not seen (docs/recipe.md).
+# A long ticket's score is a maximum over windows and so overconfident: its logits are divided by this, which
+# was measured on tickets embedded in text that training had not seen (docs/recipe.md).
 LONG_TICKET_TEMPERATURE = 5.0
 MAX_TOKENS = 10_240  # in one run of the graph, with padding; bounds its memory
 
@@ -80,7 +81,7 @@ def read_windows(
 def _score(
     run: Callable[[np.ndarray], np.ndarray], input_ids: np.ndarray, pieces: list[tuple[int, int, int]]
 ) -> np.ndarray:
-    """Logits (pieces, teams) of pieces (row, start, end), run together with others about as long."""
+    """Logits (pieces, teams) of pieces (row, start, end), run in batches of similar length."""
     order = sorted(range(len(pieces)), key=lambda number: pieces[number][2] - pieces[number][1])
     scored: list[np.ndarray] = []
     while len(scored) < len(order):

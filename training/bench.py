@@ -1,9 +1,9 @@
-"""The figures a router is judged by, on all data sets, beside the targets and the word-count baselines.
+"""Measures a recipe on all data sets and compares it with its targets and the word-count baselines.
 
     python -m training.bench [--only larkfield synthetic ...] [--recipe default] [--out results.json]
 
-Every run is the real command, `python -m training.train`, in a process of its own; each figure is read from
-its report or measured on its bundle. Takes minutes for each set.
+Each run executes `python -m training.train` in a subprocess; each figure comes from its report or is measured
+on its bundle. A data set takes minutes.
 """
 
 import argparse
@@ -44,7 +44,7 @@ MEGABYTE = 2**20
 
 
 class FailedRun(RuntimeError):
-    """A training run that the table needs and that did not end well."""
+    """A training run failed."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Figure:
     measure: str
     measured: float
     target: float
-    at_least: bool  # else at most
+    at_least: bool  # False: the target is a maximum
     baselines: dict[str, float]
 
     @property
@@ -86,7 +86,7 @@ def train(folder: Path, data: Path, recipe: str, columns: Columns, report: str, 
 
 
 def run_command(command: list[str]) -> None:
-    """FailedRun where the training command does not end well; it has said why."""
+    """Run the training command, which prints its errors; FailedRun if it fails."""
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     if code:
         raise FailedRun(f"{' '.join(command[1:])} ended with exit code {code}")
@@ -117,7 +117,7 @@ def larkfield(folder: Path, recipe: str) -> list[Figure]:
 
 
 def synthetic(folder: Path, recipe: str) -> list[Figure]:
-    """Train where there is no data, and route real tickets."""
+    """Train without data, on synthetic tickets, and evaluate on real ones."""
     out = folder / "synthetic"
     command = [sys.executable, "-m", "training.train", "--recipe", recipe, "--out", str(out)]
     run_command([*command, "--report", "none"])
@@ -189,8 +189,11 @@ def clinc150(folder: Path, recipe: str) -> list[Figure]:
 
 
 def desk(file: str, columns: Columns, data: str) -> Callable[[Path, str], list[Figure]]:
-    """The figures of an export of `shared/data/desks`: a part chosen by hash is kept from training and from
-    the choice of every threshold, and both baselines are trained on all the rest."""
+    """The figures of a helpdesk's export (`shared/data/desks`).
+
+    A part chosen by hash is held out from training and from the choice of all thresholds. Both baselines are
+    trained on all other tickets.
+    """
 
     def figures_of(folder: Path, recipe: str) -> list[Figure]:
         faults = Faults()
@@ -218,12 +221,12 @@ def desk(file: str, columns: Columns, data: str) -> Callable[[Path, str], list[F
 
 
 def is_held_out(text: str) -> bool:
-    """Whether a ticket belongs to the fifth that is kept apart: the same whatever stands beside it."""
+    """Whether a ticket belongs to the held-out fifth, by a hash of its text."""
     return int(hashlib.sha256(" ".join(text.casefold().split()).encode()).hexdigest()[:8], 16) % 5 == 4
 
 
 def recall_out_of_scope(known: np.ndarray, foreign: np.ndarray) -> float:
-    """Share of `foreign` scores below the score that KEPT_IN_SCOPE of the `known` ones clear."""
+    """The share of `foreign` scores below the score that KEPT_IN_SCOPE of the `known` scores exceed."""
     return float((foreign < np.quantile(known, 1 - KEPT_IN_SCOPE)).mean())
 
 
@@ -260,22 +263,22 @@ def cross_fitted_error(run: Trained, repeats: int = 10) -> float:
 
 
 def speed(bundle: Bundle) -> list[Figure]:
-    """Time of one ticket through the graph, as a ratio to the course's network at the same length."""
+    """The time of one ticket through the graph, as a ratio to the network of the baseline recipe."""
     options = quiet_options()
     options.intra_op_num_threads = 1
     vocabulary = min(2_864, bundle.config.vocab_size)
     words = np.random.default_rng(0).integers(2, vocabulary, (1, max(LENGTHS)))
-    course = to_onnx(Network(NetworkConfig(vocab_size=2_864, teams=5)).eval())
+    graph = to_onnx(Network(NetworkConfig(vocab_size=2_864, teams=5)).eval())
     model = (bundle.folder / "model.onnx").read_bytes()
-    seed, ours = (
+    baseline, ours = (
         onnxruntime.InferenceSession(one, options, providers=["CPUExecutionProvider"])
-        for one in (course, model)
+        for one in (graph, model)
     )
     return [
         Figure(
             "Larkfield",
-            f"inference time beside the course's network, {length} tokens",
-            time_ratio(ours, seed, words[:, :length]),
+            f"inference time relative to the baseline network, {length} tokens",
+            time_ratio(ours, baseline, words[:, :length]),
             1.0,
             False,
             {},
@@ -284,12 +287,12 @@ def speed(bundle: Bundle) -> list[Figure]:
     ]
 
 
-def time_ratio(ours: Any, seed: Any, ids: np.ndarray, rounds: int = 60, calls: int = 20) -> float:
-    """Median over `rounds` of the ratio of both sessions' times, taken in turn."""
+def time_ratio(ours: Any, baseline: Any, ids: np.ndarray, rounds: int = 60, calls: int = 20) -> float:
+    """The median over `rounds` of the ratio of both sessions' times, measured alternately."""
     ratios = []
     for _ in range(rounds):
         times = []
-        for session in (ours, seed):
+        for session in (ours, baseline):
             started = time.perf_counter()
             for _ in range(calls):
                 session.run(["logits"], {"input_ids": ids})
@@ -347,12 +350,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Print the table as it grows; 0 when every target is met, else 1."""
+    """Print the table after each data set; 0 if every target is met, else 1."""
     load_recipe(options.recipe)
     if not DATA.is_dir():
-        raise DataError(f"{DATA}: no such folder; the data sets are expected there")
+        raise DataError(f"{DATA}: no such folder; put the data sets there")
     if options.out:
-        options.out.touch()  # better now than after the measuring
+        options.out.touch()  # fails now, not after minutes, if it cannot be written
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:

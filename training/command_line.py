@@ -1,4 +1,4 @@
-"""Shared by the command lines: argument types with bounds, and errors that end with one message."""
+"""What the commands share: argument types with bounds, and errors shown as one message."""
 
 import argparse
 import math
@@ -16,7 +16,8 @@ def guarded(
 ) -> int:
     """Run a command; print `expected` errors, OSError and Ctrl-C as one message and return an exit code.
 
-    Some parents (`nohup`, a CI system) let their children ignore Ctrl-C, so its handler is installed here.
+    The handler for Ctrl-C is installed here, because children of some parents (`nohup`, CI systems) start
+    with SIGINT ignored.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,7 +65,7 @@ def within(least: float, most: float) -> Callable[[str], float]:
 
 
 def share(*, ends: bool) -> Callable[[str], float]:
-    """For argparse: a share between 0 and 1, with or without the two `ends`."""
+    """For argparse: a share between 0 and 1; `ends` says whether 0 and 1 themselves are allowed."""
 
     def read(text: str) -> float:
         try:

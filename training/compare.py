@@ -2,8 +2,8 @@
 
     python -m training.compare OLD NEW --data valid.csv [--json]
 
-McNemar's exact test uses only the tickets on which exactly one bundle is right. If both were equally good,
-each would be right on half of those.
+McNemar's exact test uses the tickets on which exactly one bundle is right. Its null hypothesis is that each
+bundle is right on half of those.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Comparison:
     both_wrong: int
     p_value: float  # of McNemar's exact test, two-sided
     agreement: float  # share of tickets that go to the same team
-    newly_routed: int  # reviewed by the old bundle, routed by the new one
+    newly_routed: int  # sent to review by the old bundle, routed by the new one
     newly_reviewed: int
     per_team: dict[str, dict[str, float]]  # tickets, old and new recall, gained and lost tickets
     moves: list[list[Any]]  # [old team, new team, tickets], most frequent first
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m training.compare", description="Compare two bundles on the same labelled tickets."
     )
     parser.add_argument("old", type=Path, metavar="OLD", help="the bundle that serves now")
-    parser.add_argument("new", type=Path, metavar="NEW", help="the bundle that might")
+    parser.add_argument("new", type=Path, metavar="NEW", help="the bundle that might replace it")
     parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="CSV, JSONL or Parquet")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     add_column_flags(parser)

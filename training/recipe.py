@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_type_hints
 FOLDER = Path(__file__).parent / "recipes"
 LARGEST_SEED = 2**31 - 1
 MOST_EPOCHS = 10_000
-# (least, most) of a setting; by default at least 0, and below 1 for a dropout.
+# (minimum, maximum) of a setting. Others are at least 0; dropouts are at most BELOW_ONE[1].
 BOUNDS: dict[str, tuple[float, float]] = {
     "min_count": (1, 1_000_000),
     "max_tokens": (1, 1_000_000),
@@ -44,7 +44,7 @@ RENAMED = {  # old names of settings, for recipe files written for an earlier ve
 
 
 class RecipeError(ValueError):
-    """The recipe does not exist or has a faulty setting."""
+    """The recipe does not exist or has an invalid setting."""
 
 
 @dataclass(frozen=True)
@@ -96,23 +96,24 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str, **changes: int | float) -> Recipe:
-    """The recipe of that name (or of that TOML file), with `changes` to single settings.
+    """The recipe with this name (or from this TOML file), with `changes` to single settings.
 
-    RecipeError for an unknown recipe, or lists every setting that is missing, unknown or out of range.
+    Raises RecipeError for an unknown recipe, and with a list of all settings that are missing, unknown or out
+    of range.
     """
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     names = recipe_names()
     if not path.is_file() or (not name.endswith(".toml") and name not in names):
         near = difflib.get_close_matches(name, names, n=1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
-        raise RecipeError(f"no recipe {name!r}{meant}; there are: {', '.join(names)}, or a .toml file")
+        raise RecipeError(f"no recipe {name!r}{meant}; use one of {', '.join(names)}, or a .toml file")
     try:
         settings = {**tomllib.loads(path.read_text(encoding="utf-8")), **changes}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path.name}: not a TOML file: {error}") from None
     faults = _faults(settings)
     if faults:
-        raise RecipeError("\n".join([f"{path.name} is no recipe:", *(f"  - {fault}" for fault in faults)]))
+        raise RecipeError("\n".join([f"{path.name} is not a recipe:", *(f"  - {fault}" for fault in faults)]))
     return Recipe(name=path.stem, **settings)
 
 

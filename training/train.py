@@ -4,8 +4,8 @@
     python -m training.train --data folder/ --text-column subject --text-column body \\
         --team-column queue --out runs/mine
 
-The steps stand in `run`, in the order in which they happen. Stopped or killed, the same command continues
-after the last whole epoch.
+`run` lists the steps in their order. If a run is stopped or killed, the same command continues it after the
+last complete epoch.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def run(
     tokenizer = make_tokenizer(dataset, recipe, teacher)
     if tokenizer.vocab_size <= UNKNOWN_ID + 1:
         raise DataError(
-            f"no word comes {recipe.min_count} times in the training tickets; "
+            f"no word occurs {recipe.min_count} times in the training tickets; "
             "add tickets or lower the recipe's min_count"
         )
     print(outline(recipe, teacher is not None))
@@ -92,7 +92,7 @@ def run(
     network, history = train(dataset, recipe, tokenizer, work / "checkpoint.pt", teacher, device)
     if not all(math.isfinite(epoch.loss + epoch.valid_loss) for epoch in history):
         raise RecipeError(
-            f"the loss is not a number any more: the learning rate {recipe.learning_rate} is too high"
+            f"the loss is infinite or not a number: lower the learning rate, which is {recipe.learning_rate}"
         )
     if distributed.rank() > 0:
         return None
@@ -277,7 +277,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m training.train",
         description="Train a router on labelled tickets and write it as a bundle.",
-        epilog="Stopped or killed, the same command continues after the last whole epoch.",
+        epilog="If a run is stopped, the same command continues it after the last complete epoch.",
     )
     made.add_argument(
         "--data",
@@ -287,9 +287,9 @@ def parser() -> argparse.ArgumentParser:
         f"(default: {SYNTHETIC_TICKETS:,} synthetic tickets of the Larkfield shop)",
     )
     made.add_argument(
-        "--valid", type=Path, metavar="PATH", help="tickets to validate on (default: set apart)"
+        "--valid", type=Path, metavar="PATH", help="tickets to validate on (default: a share of --data)"
     )
-    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the bundle goes")
+    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the bundle to")
     made.add_argument(
         "--recipe", default="default", metavar="NAME", help=f"{', '.join(recipe_names())} (default: default)"
     )
@@ -324,8 +324,8 @@ def parser() -> argparse.ArgumentParser:
         "--precision",
         type=within(LOWEST_PRECISION, HIGHEST_PRECISION),
         metavar="SHARE",
-        help="of the tickets routed without a person, how many should be right (default: the highest of .99, "
-        ".98, .95, .90 at which a tenth of the tickets is routed); serving can choose another",
+        help="share of routed tickets that should be right (default: the highest of .99, .98, .95, .90 that "
+        "routes a tenth of the tickets); serving can choose another",
     )
     made.add_argument("--name", help="the bundle's name (default: the name of its folder)")
     add_column_flags(made)
@@ -334,8 +334,8 @@ def parser() -> argparse.ArgumentParser:
         "--valid-share",
         type=share(ends=False),
         metavar="SHARE",
-        help="of the tickets, when there is no validation file (default: 0.2; from 3,000 on 0.15, from "
-        "5,000 on 0.1)",
+        help="share of --data to validate on, without a validation file (default: 0.2; 0.15 from 3,000 "
+        "tickets, 0.1 from 5,000)",
     )
     checks.add_argument(
         "--time-column", metavar="NAME", help="validate on the newest tickets, by the time in this column"
@@ -352,9 +352,9 @@ def parser() -> argparse.ArgumentParser:
         type=share(ends=True),
         default=0.05,
         metavar="SHARE",
-        help="stop when more of a file's rows cannot be used (default: 0.05)",
+        help="stop if a larger share of a file's rows cannot be used (default: 0.05)",
     )
-    settings = made.add_argument_group("instead of the recipe's")
+    settings = made.add_argument_group("override the recipe")
     settings.add_argument("--epochs", type=whole(1, MOST_EPOCHS), metavar="N")
     settings.add_argument("--seed", type=whole(0, LARGEST_SEED), metavar="N")
     return made
@@ -373,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DataError,
         DeviceError,
         RecipeError,
-        stopped="stopped; the same command continues after the last whole epoch",
+        stopped="stopped; the same command continues after the last complete epoch",
     )
 
 
@@ -389,7 +389,7 @@ def command(options: argparse.Namespace) -> int:
     asked = options.out.resolve()
     out = free_place(asked)
     if out != asked:
-        print(f"{options.out} holds a bundle, which stays as it is: this run writes {out.name}")
+        print(f"{options.out} holds a bundle and is not overwritten: this run writes {out.name}")
     name = options.name if options.name is not None else out.name
     check_out(out, name)
     done = earlier_corrections(options.corrections, out)

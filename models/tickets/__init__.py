@@ -1,4 +1,4 @@
-"""Ticket files as people export them: one reader for training, the feedback export and the archive.
+"""Reads ticket files as helpdesks export them, for training, the feedback export and the archive.
 
-Start at `rows.read_rows`. Nothing here needs torch or pandas; only Parquet needs pyarrow.
+The entry point is `rows.read_rows`. Nothing here needs torch or pandas; only Parquet needs pyarrow.
 """

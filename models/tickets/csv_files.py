@@ -1,5 +1,5 @@
-"""CSV as programs write it: which character separates fields, how a quote inside a field is written, and
-line breaks that stand in a field without quotes around it."""
+"""Reads CSV in the dialects that programs write: detects the delimiter and the escape of quotes, and rejoins
+rows that an unquoted line break cut."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from models.tickets.faults import Faults
 from models.tickets.header import TITLE_ROWS, column_names, missing, tell_lower_header
 
 DELIMITERS = ",;\t|"
-# A field longer than this is a quote that never closes; reading on would pull in the whole file.
+# In a longer field a closing quote is missing; reading on would load the whole file into it.
 MAX_FIELD_CHARACTERS = 10_000_000
 SAMPLE_CHARACTERS = 65_536
-FEWEST_SHAPED = 20  # rows that it takes to know what the first field of a row looks like
+FEWEST_SHAPED = 20  # rows needed to know the shapes of first fields
 SHAPED_SHARE = 0.95
 MOST_SHAPES = 3
 QUOTE_INSIDE = "a quote in the middle of a field"
@@ -30,24 +30,24 @@ _SEPARATOR_LINE = re.compile(r'"?sep=(?P<delimiter>[,;|\t])"?[ \t]*\Z', re.IGNOR
 _LETTERS = re.compile(r"[^\W\d_]+")
 _DIGITS = re.compile(r"\d+")
 
-Record = tuple[int, list[str] | csv.Error]  # the row's number; its fields, or why they cannot be told apart
+Record = tuple[int, list[str] | csv.Error]  # the row's number; its fields, or why they cannot be parsed
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one file is written."""
+    """How a file separates and quotes its fields."""
 
     delimiter: str
     backslash: bool  # \" stands for a quote inside a quoted field
-    separator_line: bool  # the first line says "sep=;", for Excel
-    first_fields: frozenset[str]  # shapes of the first field of a row; empty where there are many
+    separator_line: bool  # the first line is "sep=;", which Excel understands
+    first_fields: frozenset[str]  # shapes of the first field of a row; empty if there are many
 
     def reader(self, lines: Iterable[str], strict: bool = True) -> Iterator[list[str]]:
         escape = {"escapechar": "\\", "doublequote": False} if self.backslash else {}
         return csv.reader(lines, delimiter=self.delimiter, strict=strict, **escape)  # type: ignore[arg-type]
 
     def begins(self, fields: list[str]) -> bool:
-        """Whether the first of these fields looks as first fields do in this file."""
+        """Whether the first of these fields has a shape that first fields have in this file."""
         return shape(fields[0]) in self.first_fields
 
 
@@ -84,7 +84,7 @@ def read(
 
 
 def find_dialect(sample: str, columns: list[str], skip_rows: int = 0) -> Dialect:
-    """The dialect under which most of a file's beginning reads as a table that has the columns."""
+    """The dialect in which most of the sample parses as a table with these columns."""
     first_line = sample.lstrip("\ufeff").splitlines()[0] if sample.strip() else ""
     stated = _SEPARATOR_LINE.fullmatch(first_line)
     if stated:
@@ -102,12 +102,12 @@ def find_dialect(sample: str, columns: list[str], skip_rows: int = 0) -> Dialect
 
 
 def shape(field: str) -> str:
-    """What a field looks like: letters as a, digits as 0 ("INC-0017" is "a-0")."""
+    """The pattern of a field: "a" for a run of letters, "0" for digits ("INC-0017" is "a-0")."""
     return _DIGITS.sub("0", _LETTERS.sub("a", field[:40].strip()))
 
 
 def _how_well(sample: str, delimiter: str, columns: list[str], skip_rows: int) -> tuple[bool, int]:
-    """Whether a row among the first has all columns, and how many fields the first row has."""
+    """Whether one of the first rows has all columns, and the number of fields of the first row."""
     reader = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter)
     try:
         records = list(itertools.islice(reader, skip_rows + TITLE_ROWS))
@@ -120,19 +120,19 @@ def _how_well(sample: str, delimiter: str, columns: list[str], skip_rows: int) -
 def _sample_records(sample: str, dialect: Dialect) -> list[list[str] | csv.Error]:
     whole = sample if len(sample) < SAMPLE_CHARACTERS else sample[: sample.rfind("\n") + 1]
     records = [fields for _, fields in _records(io.StringIO(whole, newline=""), dialect)]
-    if len(sample) == SAMPLE_CHARACTERS and records:  # its last quote may close behind the sample
+    if len(sample) == SAMPLE_CHARACTERS and records:  # its last quote may close after the sample
         records.pop()
     return records
 
 
 def _badly_read(records: list[list[str] | csv.Error]) -> int:
-    """Records that are errors or have other fields than the first one."""
+    """The number of records that are errors or do not have as many fields as the first one."""
     width = next((len(one) for one in records if isinstance(one, list) and one), 0)
     return sum(isinstance(one, csv.Error) or (len(one) not in (0, width)) for one in records)
 
 
 def _first_fields(records: list[list[str] | csv.Error]) -> frozenset[str]:
-    """The few shapes that the first field of nearly every whole row has; none where there are many."""
+    """The few shapes of the first field of nearly every complete row; empty if there are many."""
     rows = [one for one in records if isinstance(one, list) and one]
     shapes = Counter(shape(one[0]) for one in rows[1:] if len(one) == len(rows[0]))
     common = {
@@ -147,18 +147,18 @@ def _first_fields(records: list[list[str] | csv.Error]) -> frozenset[str]:
 
 def _tell(path: Path, dialect: Dialect, faults: Faults) -> None:
     if dialect.separator_line:
-        detail = f"its first line says sep={dialect.delimiter}, for Excel; read as that"
+        detail = f"its first line says sep={dialect.delimiter}, which is used as the delimiter"
         faults.add("separator_line", path.name, "keeps", detail)
     elif dialect.delimiter != "," and path.suffix.lower() != ".tsv":
-        detail = f"fields are separated by {dialect.delimiter!r}, read as such"
+        detail = f"fields are separated by {dialect.delimiter!r}"
         faults.add("delimiter", path.name, "keeps", detail)
     if dialect.backslash:
-        detail = 'quotes inside of fields are written \\", as MySQL does; read as such'
+        detail = 'quotes inside fields are written \\", as MySQL does'
         faults.add("backslash_quotes", path.name, "keeps", detail)
 
 
 def _records(file: Iterable[str], dialect: Dialect) -> Iterator[Record]:
-    """Every record with its row number, blank lines and the unreadable ones, too; "sep=" is no row."""
+    """Every record with its row number, including blank and unreadable ones; "sep=" is not a row."""
     lines = iter(file)
     if dialect.separator_line:
         next(lines, None)
@@ -181,11 +181,11 @@ def _rows(
     encoding: str | None,
     faults: Faults,
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """The records that are rows; what is wrong with the others goes to `faults`."""
+    """The readable rows by column; faults of the other records are added to `faults`."""
     for row, fields in _rejoined(path, records, dialect, width, faults):
         if isinstance(fields, csv.Error):
             if "unexpected end" in str(fields) or "field limit" in str(fields):
-                detail = "this row opens a quote that never closes; everything after it is lost"
+                detail = "this row opens a quote that is never closed; nothing after it can be read"
                 faults.add("unclosed_quote", path.name, "stops", detail, row)
                 return
             faults.add("malformed_row", path.name, "drops", QUOTE_INSIDE + BACKSLASH, row)
@@ -193,8 +193,8 @@ def _rows(
             continue
         elif len(fields) != width:
             detail = (
-                f"not the {width} fields that the header names (a line break or {dialect.delimiter!r} in a "
-                "field without quotes around it? then export with quotes)"
+                f"not the {width} fields of the header (a line break or {dialect.delimiter!r} in a field "
+                "without quotes? then export with quotes)"
             )
             faults.add("ragged_row", path.name, "drops", detail, row)
         elif any(is_broken(fields[index]) for index in wanted.values()):
@@ -206,13 +206,13 @@ def _rows(
 def _rejoined(
     path: Path, records: Iterator[Record], dialect: Dialect, width: int, faults: Faults
 ) -> Iterator[Record]:
-    """Join rows that a line break without quotes cut in two or more, where that is certain.
+    """Join rows that unquoted line breaks cut into pieces, if that is certain.
 
-    It is where first fields have a shape of their own (ids, dates), the first piece begins with such a field
-    and the others do not, and all together have the fields of a row.
+    It is certain if first fields have a characteristic shape (ids, dates), the first piece begins with such a
+    field and the others do not, and together the pieces have as many fields as the header.
     """
-    pieces: list[tuple[int, list[str]]] = []  # of a row that is not whole yet
-    count = 0  # of the fields that they have together
+    pieces: list[tuple[int, list[str]]] = []  # of a row that is not complete yet
+    count = 0  # fields in these pieces
     for row, fields in records:
         if pieces and fields == []:
             continue
@@ -222,7 +222,7 @@ def _rejoined(
             if count < width:
                 continue
             if count == width:
-                detail = "a line break without quotes around it; read as one row with what stands below"
+                detail = "an unquoted line break; joined with the lines below"
                 faults.add("rejoined_row", path.name, "keeps", detail, pieces[0][0])
             yield pieces[0][0], _joined([fields for _, fields in pieces])
             pieces = []
@@ -237,7 +237,7 @@ def _rejoined(
 
 
 def _joined(pieces: list[list[str]]) -> list[str]:
-    """The fields of pieces: the last field of each goes on in the first one of the next."""
+    """The fields of the joined pieces; the last field of a piece continues in the first of the next."""
     fields: list[list[str]] = [[]]
     for piece in pieces:
         fields[-1].append(piece[0])

@@ -1,4 +1,4 @@
-"""The encoding of a text file: its byte-order mark, else UTF-8, else what its bytes look like."""
+"""Detects the encoding of a text file: by its byte-order mark, else UTF-8, else by its bytes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import IO
 from models.languages import languages_of_words
 from models.tickets.faults import DataError, Faults
 
-# Encodings that helpdesks and spreadsheets export in, the commonest first. Where several give the same
-# text, the first one is named.
+# Encodings of helpdesks' and spreadsheets' exports, the commonest first. If several give the same text, the
+# first one is reported.
 CANDIDATES = (
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257",
     "iso8859_2", "iso8859_15", "koi8_r", "cp437", "cp850", "cp866", "mac_roman",
     "cp932", "euc_jp", "gb18030", "big5", "cp949",
 )  # fmt: skip
-SAMPLE_BYTES = 200_000  # of lines that are not ASCII, looked at to tell one encoding from another
-BROKEN_SHARE = 0.5  # of such lines; with fewer that are not UTF-8, the file is UTF-8 with broken lines
+SAMPLE_BYTES = 200_000  # of lines that are not ASCII, to compare encodings on
+BROKEN_SHARE = 0.5  # if a smaller share of such lines is not UTF-8, the file is UTF-8 with broken lines
 BLOCK = 1 << 20
-WESTERN_SHARE = 0.25  # of letters beyond ASCII among all; Russian read as cp1252 has nearly only those
+WESTERN_SHARE = 0.25  # largest share of letters beyond ASCII; in Russian read as cp1252 nearly all are
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _LETTER = re.compile(r"[^\W\d_]")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f\W\d_]")
-# Characters that Western exports hardly have, and marks where only letters can stand.
+# Characters that are rare in Western exports, and punctuation between letters.
 _NOT_WESTERN = re.compile(
     r"[^\x00-\x7f\xa0äöüßÄÖÜéèêëÉÈÊËàâáãåÀÂÁÃÅçÇñÑíìîïÍÌÎÏóòôõøÓÒÔÕØúùûÚÙÛæÆœŒ¿¡«»“”„‘’‚…–—•·°§€£©®™²½´]"
     r"|(?<=[^\W\d_])[¿¡«»“”„‚²½](?=[^\W\d_])|õ(?!e)|²[^\W\d_]"
@@ -33,9 +33,9 @@ _NOT_WESTERN = re.compile(
 
 
 def open_text(path: Path, encoding: str | None, faults: Faults) -> IO[str]:
-    """Open for reading; bytes that the encoding does not have become lone surrogates (see `is_broken`).
+    """Open a file for reading; bytes that are invalid in its encoding become lone surrogates (`is_broken`).
 
-    DataError where `encoding` is none of text, or where the file is full of zero bytes.
+    Raises DataError if `encoding` is not a text encoding, or if the file is full of zero bytes.
     """
     with path.open("rb") as file:
         start = file.read(512)
@@ -56,26 +56,26 @@ def open_text(path: Path, encoding: str | None, faults: Faults) -> IO[str]:
 
 
 def is_broken(text: str) -> bool:
-    """Whether a text holds bytes that its encoding does not have."""
+    """Whether a text contains bytes that were invalid in its encoding."""
     return any("\udc80" <= character <= "\udcff" for character in text) if not text.isascii() else False
 
 
 def broken_encoding(path: Path, row: int, encoding: str | None, faults: Faults) -> None:
-    """Count a row that is dropped for such bytes."""
+    """Add the fault of a row that is dropped for invalid bytes."""
     detail = "bytes that are not UTF-8 (a Windows export? then --encoding cp1252)"
     detail = f"bytes that are not {encoding}" if encoding else detail
     faults.add("broken_encoding", path.name, "drops", detail, row)
 
 
 def _marked(start: bytes) -> str | None:
-    """The encoding that a byte-order mark names; UTF-32's begins as UTF-16's does."""
+    """The encoding of a byte-order mark; UTF-32 first, because its mark begins like that of UTF-16."""
     if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else None
 
 
 def _found(path: Path, faults: Faults) -> str | None:
-    """The likeliest encoding of a file that is not UTF-8, told to the user; None for UTF-8."""
+    """The likeliest encoding of a file that is not UTF-8, reported in `faults`; None for UTF-8."""
     if _is_utf8(path):
         return None
     sample, broken, lines = bytearray(), 0, 0
@@ -91,7 +91,7 @@ def _found(path: Path, faults: Faults) -> str | None:
         return None
     encoding = likeliest(bytes(sample))
     if encoding:
-        detail = f"not UTF-8; read as {encoding}, which its bytes look like (--encoding names another one)"
+        detail = f"not UTF-8; read as {encoding}, the likeliest for its bytes (--encoding sets another one)"
         faults.add("encoding", path.name, "keeps", detail)
     return encoding
 
@@ -109,10 +109,10 @@ def _is_utf8(path: Path) -> bool:
 
 
 def likeliest(sample: bytes) -> str | None:
-    """The encoding among CANDIDATES in which the bytes read most like a language; None where none fits.
+    """The encoding among CANDIDATES that gives the most common words; None if no candidate decodes the bytes.
 
-    The commonest words with letters beyond ASCII decide; without any, cp1252 is taken where it gives letters
-    and marks of Western Europe, and else what charset-normalizer finds.
+    Only common words with letters beyond ASCII count. Without any, it is cp1252 if that gives only characters
+    of Western Europe, else what charset-normalizer detects.
     """
     readings = {name: sample.decode(name) for name in CANDIDATES if _decodes(sample, name)}
     votes = {name: _known_words(text) for name, text in readings.items()}
@@ -132,13 +132,13 @@ def likeliest(sample: bytes) -> str | None:
 
 
 def _known_words(text: str) -> int:
-    """How many words of three letters or more, not all ASCII, are among the commonest of some language."""
+    """The number of words that are not ASCII and are function words of some language."""
     listed = languages_of_words()
     return sum(word in listed for word in _WORD.findall(text.lower()) if not word.isascii())
 
 
 def _is_western(text: str) -> bool:
-    """Whether letters beyond ASCII are few, and of those that Western Europe writes."""
+    """Whether letters beyond ASCII are few, and all of them Western European."""
     letters = len(_LETTER.findall(text))
     return not _NOT_WESTERN.search(text) and len(_BEYOND_ASCII.findall(text)) <= WESTERN_SHARE * letters
 
@@ -152,10 +152,10 @@ def _decodes(data: bytes, encoding: str) -> bool:
 
 
 def _on_broken_bytes(encoding: str) -> str:
-    """How to go on after bytes that an encoding does not have; DataError where it is none of text."""
+    """The error handler for invalid bytes; DataError if `encoding` is not a text encoding."""
     try:
         like_ascii = "a\n".encode(encoding).endswith(b"a\n")
         b"a".decode(encoding, "replace")
     except (LookupError, UnicodeError):
-        raise DataError(f"--encoding {encoding}: there is no such encoding of text") from None
+        raise DataError(f"--encoding {encoding}: there is no such text encoding") from None
     return "surrogateescape" if like_ascii else "replace"

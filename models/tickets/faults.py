@@ -1,4 +1,4 @@
-"""What is wrong with a ticket file: each kind of fault once, with the numbers of all rows that have it."""
+"""The faults of ticket files: one entry for each kind and file, with the numbers of all affected rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-# stops: nothing is trained. drops: the rows are left out and counted. keeps: the rows stay, you are told.
+# stops: nothing is trained. drops: the rows are left out and counted. keeps: the rows are used.
 Effect = Literal["stops", "drops", "keeps"]
 ROWS_SHOWN = 8
 
@@ -17,7 +17,7 @@ class DataError(ValueError):
 
 @dataclass
 class Fault:
-    """One kind of fault in one file, with the numbers of all rows that have it."""
+    """One kind of fault in one file, with the numbers of all affected rows."""
 
     kind: str
     file: str
@@ -28,9 +28,9 @@ class Fault:
     def __str__(self) -> str:
         detail = printable(self.detail)
         if not self.rows:
-            outcome = {"stops": "stops here", "drops": "dropped", "keeps": "kept"}[self.effect]
+            outcome = {"stops": "fatal", "drops": "dropped", "keeps": "kept"}[self.effect]
             return f"{self.file}: {detail} ({outcome})"
-        outcome = {"stops": "cannot stay", "drops": "dropped", "keeps": "kept"}[self.effect]
+        outcome = {"stops": "cannot be used", "drops": "dropped", "keeps": "kept"}[self.effect]
         shown = ", ".join(map(str, self.rows[:ROWS_SHOWN])) + (", …" if len(self.rows) > ROWS_SHOWN else "")
         noun = "row" if len(self.rows) == 1 else "rows"
         return f"{self.file}: {len(self.rows):,} {noun} {outcome}: {detail} ({noun} {shown})"
@@ -56,9 +56,9 @@ class Faults:
         return sum(len(fault.rows) for fault in self if fault.kind == kind)
 
     def dropped(self, file: str) -> int:
-        """Rows of this file that are left out because something is wrong with them.
+        """The number of rows of this file that were dropped for a fault.
 
-        A row without a team is only unlabelled: every desk has tickets that nobody has solved yet.
+        Rows without a team are not counted: every helpdesk has tickets that nobody has solved yet.
         """
         return sum(
             len(fault.rows)
@@ -68,11 +68,11 @@ class Faults:
 
     @property
     def fatal(self) -> bool:
-        """Whether anything was found that the data cannot be used with."""
+        """Whether a fault makes the data unusable."""
         return any(fault.effect == "stops" for fault in self)
 
     def stop_if_fatal(self) -> None:
-        """Raise DataError with everything found so far when the data cannot be used with it."""
+        """Raise DataError with all faults so far if one of them is fatal."""
         if self.fatal:
             raise DataError("\n".join(["the data cannot be used:", *(f"  - {fault}" for fault in self)]))
 
@@ -81,6 +81,6 @@ class Faults:
 
 
 def printable(text: str, most: int = 2_000) -> str:
-    """For a terminal: control characters and broken bytes replaced, cut after `most` characters."""
+    """The text for a terminal: without control characters and invalid bytes, cut after `most` characters."""
     shown = "".join(one if one.isprintable() else "\ufffd" for one in text[:most])
     return shown + ("…" if len(text) > most else "")

@@ -1,4 +1,4 @@
-"""The row of a table that names its columns."""
+"""Checks the header row of a table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from models.tickets.columns import tidy
 from models.tickets.faults import Faults, printable
 
 COLUMNS_SHOWN = 20
-TITLE_ROWS = 30  # so many rows are looked at for a header that stands lower
-# A UTF-8 byte-order mark that some program has read as Latin-1, perhaps twice.
+TITLE_ROWS = 30  # rows to search for a header below a title
+# A UTF-8 byte-order mark that another program read as Latin-1, once or twice.
 MISREAD_MARKS = ("ï»¿", "Ã¯Â»Â¿")
 
 
 def column_names(path: Path, cells: Sequence[str], faults: Faults) -> list[str]:
-    """The cells of the header as the names of columns."""
+    """The names of the columns, from the cells of the header."""
     names = [tidy(cell) for cell in cells]
     for mark in MISREAD_MARKS:
         if names and names[0].startswith(mark):
@@ -28,12 +28,12 @@ def column_names(path: Path, cells: Sequence[str], faults: Faults) -> list[str]:
 
 
 def missing(path: Path, columns: Sequence[str], found: Sequence[str], faults: Faults) -> bool:
-    """Whether one of the columns is not there, or there twice: which of them is meant?"""
+    """Add a fatal fault for each column that is absent or occurs more than once; True if there is one."""
     for column in columns:
         if column not in found:
             named = ", ".join(printable(name, 60) for name in found[:COLUMNS_SHOWN]) or "none"
             more = f" and {len(found) - COLUMNS_SHOWN} more" if len(found) > COLUMNS_SHOWN else ""
-            detail = f"no column {column!r}; it has: {named}{more}"
+            detail = f"no column {column!r}; its columns are: {named}{more}"
             faults.add(f"missing_column:{column}", path.name, "stops", detail)
         elif found.count(column) > 1:
             detail = f"{found.count(column)} columns are named {column!r}; rename all but one"
@@ -44,7 +44,7 @@ def missing(path: Path, columns: Sequence[str], found: Sequence[str], faults: Fa
 def tell_lower_header(
     path: Path, columns: Sequence[str], rows: Sequence[Sequence[str]], faults: Faults
 ) -> None:
-    """Say so where one of the first `rows` names all columns: a title stands above the header."""
+    """Suggest --skip-rows if one of the first `rows` has all columns, so that a title is above the header."""
     for above, cells in enumerate(rows[:TITLE_ROWS]):
         if above and set(columns) <= {tidy(cell) for cell in cells}:
             detail = f"the header seems to be row {above + 1}, below a title: add --skip-rows {above}"

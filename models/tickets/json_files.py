@@ -1,4 +1,4 @@
-"""JSON: one object on each line, or one array of objects; "a.b" names the field b of the object a."""
+"""Reads JSON: one object per line, or one array of objects; "a.b" is the field b of the object a."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from models.tickets.encodings import broken_encoding, is_broken, open_text
 from models.tickets.faults import Faults
 from models.tickets.header import missing
 
-NOT_PLAIN = "an object where text should be; name one of its fields: {name}.{field}"
-NOT_JSON = "not one JSON object on a line of its own"
-DEEPEST = 5  # fields inside of fields that a message names
-ROWS_LISTED = 20  # whose fields a message names
+NOT_PLAIN = "an object instead of text; name one of its fields: {name}.{field}"
+NOT_JSON = "not a JSON object on one line"
+DEEPEST = 5  # levels of nested fields that a message lists
+ROWS_LISTED = 20  # rows whose nested fields a message lists
 
 
 def read(
@@ -48,7 +48,7 @@ def read(
 
 
 def _array_in(path: Path, file: Any, faults: Faults) -> Iterator[tuple[int, Any]] | None:
-    """The elements of a file that is one array, or one object around an array; None for JSON lines."""
+    """The elements of a file that is one array, or one object with an array; None for JSON lines."""
     first = next((line for line in file if line.strip()), "").lstrip("\ufeff \t")
     if not first.startswith(("[", "{")) or (first.startswith("{") and _is_json(first)):
         return None
@@ -79,7 +79,7 @@ def _is_json(line: str) -> bool:
 
 
 def _lines_of(path: Path, file: Any, encoding: str | None, faults: Faults) -> Iterator[tuple[int, Any]]:
-    """(line number, what stands on it); None for a line that is no JSON."""
+    """(line number, the value on the line, or None if the line is not JSON)."""
     for row, line in enumerate(file, start=1):
         if not line.strip():
             continue
@@ -88,14 +88,14 @@ def _lines_of(path: Path, file: Any, encoding: str | None, faults: Faults) -> It
             continue
         try:
             yield row, json.loads(line)
-        except (ValueError, RecursionError):  # a hundred thousand brackets or digits are no object either
+        except (ValueError, RecursionError):  # RecursionError: thousands of nested brackets
             yield row, None
 
 
 def as_plain(
     path: Path, row: int, record: Mapping[str, Any], names: Sequence[str], faults: Faults
 ) -> dict[str, str] | None:
-    """The named fields of a record as text; None, with a fault, where one of them is an object."""
+    """The named fields of a record as text; None, with a fault, if one of them is an object."""
     plain: dict[str, str] = {}
     for name in names:
         values = _values(record, name)
@@ -107,16 +107,16 @@ def as_plain(
                 return None
         texts = list(dict.fromkeys(text for text in map(_as_text, values) if text))
         if len(texts) > 1:
-            detail = f"several values of {name!r} put below each other (name one of them: {name}.0)"
+            detail = f"several values of {name!r}, joined with line breaks (to choose one: {name}.0)"
             faults.add(f"several_values:{name}", path.name, "keeps", detail, row)
         plain[name] = "\n".join(texts)
     return plain
 
 
 def _values(record: Mapping[str, Any], name: str) -> list[Any]:
-    """All values of a field: of an array of objects, that of each; none where there is no such field."""
+    """All values of a field, one for each object of an array; empty if there is no such field."""
     found: list[Any] = [record]
-    if name in record:  # a field whose own name has a dot in it
+    if name in record:  # the field's name itself may contain a dot
         found = [record[name]]
     else:
         for part in name.split("."):
@@ -125,7 +125,7 @@ def _values(record: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _field(value: Any, part: str) -> list[Any]:
-    """The field `part` of an object, of each object in an array, or the element of that number."""
+    """The field `part` of an object or of each object in an array, or the array element with that index."""
     if isinstance(value, Mapping):
         return [value[part]] if part in value else []
     if not isinstance(value, list):
@@ -136,7 +136,7 @@ def _field(value: Any, part: str) -> list[Any]:
 
 
 def _dotted(record: Mapping[str, Any], above: str = "", depth: int = 0) -> Iterator[str]:
-    """The names of the fields inside of a record's objects, as they are given on the command line."""
+    """The names of a record's nested fields, as they are given on the command line."""
     for name, value in record.items():
         inner = value[0] if isinstance(value, list) and value else value
         if isinstance(inner, Mapping) and depth < DEEPEST:
@@ -146,6 +146,6 @@ def _dotted(record: Mapping[str, Any], above: str = "", depth: int = 0) -> Itera
 
 
 def _as_text(value: object) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):  # both say: nothing there
+    if value is None or (isinstance(value, float) and math.isnan(value)):  # both mean "no value"
         return ""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

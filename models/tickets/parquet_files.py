@@ -1,4 +1,4 @@
-"""Parquet files; the one kind that needs pyarrow."""
+"""Reads Parquet files, which needs pyarrow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(
             return
         chosen = {name: top for name, top in wanted.items() if top and names.count(top) == 1}
         if file.metadata.num_rows == 0:
-            faults.add("empty_file", path.name, "stops", "the file holds no rows")
+            faults.add("empty_file", path.name, "stops", "the file has no rows")
         row = 0
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=sorted(set(chosen.values()))):
             for values in batch.to_pylist():
@@ -49,5 +49,5 @@ def read(
 
 
 def _top_level(name: str, names: list[str]) -> str | None:
-    """The column of the file that holds `name`, which may be a field inside of it ("fields.summary")."""
+    """The column of the file with `name`, which may be a nested field ("fields.summary")."""
     return next((top for top in (name, name.partition(".")[0]) if top in names), None)

@@ -1,7 +1,7 @@
-"""Rows out of CSV, JSON, spreadsheets and Parquet, with every row that cannot be read named by its number.
+"""Reads rows from CSV, JSON, spreadsheets and Parquet, and reports the numbers of rows that cannot be read.
 
-Rows are numbered as a spreadsheet shows them: the header of a table is row 1, its first ticket row 2. A
-row of JSON lines is its line; rows of a JSON array and of Parquet count from 1.
+Rows are numbered as in a spreadsheet: the header of a table is row 1, the first ticket row 2. A row of JSON
+lines has its line number; rows of a JSON array and of Parquet count from 1.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ JSON = (".jsonl", ".ndjson", ".json")
 SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 PARQUET = ".parquet"
 SUFFIXES = (*CSV, *JSON, *SHEETS, PARQUET)
-# What the files of other programs begin with, whatever their names end with.
+# The first bytes of files that are not tables of tickets.
 OTHER_FILES = {
-    b"PK\x03\x04": "a ZIP file that holds no spreadsheet",
+    b"PK\x03\x04": "a ZIP file without a spreadsheet",
     b"\x1f\x8b": "a gzip file",
     b"PAR1": "a Parquet file",
     b"SQLite format 3": "an SQLite database",
@@ -30,12 +30,12 @@ OTHER_FILES = {
     b"<?xml": "an XML file",
 }
 WAYS_OUT = {
-    ".txt": "a table of tickets in it? then name it .csv",
+    ".txt": "if it is a table of tickets, name it .csv",
     ".gz": "unpack it first",
     ".zip": "unpack it first",
 }
 
-Row = tuple[int, dict[str, str]]  # its number, its values by column
+Row = tuple[int, dict[str, str]]  # row number, values by column
 
 
 def read_rows(
@@ -46,16 +46,16 @@ def read_rows(
     encoding: str | None = None,
     skip_rows: int = 0,
 ) -> Iterator[Row]:
-    """Yield (row number, values by column) for each readable row; all others go to `faults`.
+    """Yield (row number, values by column) for each readable row; all others are added to `faults`.
 
-    `columns` must exist, `optional` ones are taken when they do; in JSON and Parquet "a.b" is the field b of
-    the object a. `encoding` (text files only) is found where it is not given. `skip_rows` rows above the
-    header of a table are left out. Large files are read row by row, except JSON arrays and spreadsheets.
-    Raises DataError for what is no file of a kind in SUFFIXES.
+    `columns` must exist; `optional` columns are read if they exist. In JSON and Parquet "a.b" is the field b
+    of the object a. `encoding` (text files only) is detected by default. `skip_rows` rows above the header of
+    a table are skipped. Files are read row by row, except JSON arrays and spreadsheets. Raises DataError for
+    a file that is of no kind in SUFFIXES.
     """
     kind = file_kind(path)
     if skip_rows and kind in (*JSON, PARQUET):
-        raise DataError(f"{path}: --skip-rows is for tables with a header row, not for {kind}")
+        raise DataError(f"{path}: --skip-rows is for tables with a header row, not for {kind} files")
     try:
         if kind in SHEETS:
             yield from sheets.read(path, list(columns), list(optional), faults, skip_rows)
@@ -71,18 +71,18 @@ def read_rows(
 
 
 def file_kind(path: Path) -> str:
-    """The suffix in SUFFIXES that a file is read as; DataError for every other file.
+    """The suffix in SUFFIXES that a file is read as; DataError for any other file.
 
-    A spreadsheet is known by its first bytes, whatever its name ends with; other files go by their names.
+    Spreadsheets are recognised by their first bytes, other files by their names.
     """
     expected = f"expected a file that ends with {', '.join(SUFFIXES)}"
     if not path.is_file():
-        raise DataError(f"{path}: {'is no file' if path.exists() else 'no such file'}; {expected}")
+        raise DataError(f"{path}: {'is not a file' if path.exists() else 'no such file'}; {expected}")
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         hint = f" ({WAYS_OUT[suffix]})" if suffix in WAYS_OUT else ""
-        kind = f"files that end with {suffix}" if suffix else "files whose name has no ending"
-        raise DataError(f"{path}: {kind} are not read; {expected}{hint}")
+        kind = f"files that end with {suffix}" if suffix else "files without an extension"
+        raise DataError(f"{path}: {kind} cannot be read; {expected}{hint}")
     if suffix == PARQUET:
         return suffix
     if sheets.is_spreadsheet(path):
@@ -91,7 +91,7 @@ def file_kind(path: Path) -> str:
         start = file.read(256)
     for mark, other in OTHER_FILES.items():
         if start.lstrip().lower().startswith(mark.lower()):
-            raise DataError(f"{path}: this is {other}, whatever its name says; {expected}, and is one")
+            raise DataError(f"{path}: despite its name, this is {other}; {expected}")
     if suffix in SHEETS:
-        raise DataError(f"{path}: this is no spreadsheet, whatever its name says; is it CSV? name it .csv")
+        raise DataError(f"{path}: despite its name, this is not a spreadsheet; if it is CSV, name it .csv")
     return suffix

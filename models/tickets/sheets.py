@@ -1,4 +1,4 @@
-"""Spreadsheets: .xlsx, .xlsb, .xls and .ods, known by their first bytes whatever they are named."""
+"""Reads spreadsheets: .xlsx, .xlsb, .xls and .ods, recognised by their first bytes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read(
         names = [name for name in book.sheet_names if book.get_sheet_by_name(name).height]
         sheets = {name: book.get_sheet_by_name(name).to_python(skip_empty_area=False) for name in names}
     except PasswordError:
-        raise DataError(f"{path}: is protected by a password; save it without one") from None
+        raise DataError(f"{path}: is password-protected; save it without a password") from None
     except (CalamineError, OSError) as error:
         raise DataError(f"{path}: not a spreadsheet, or a damaged one: {error}") from None
     if not sheets:
@@ -67,7 +67,7 @@ def read(
 
 
 def _sheet_with(sheets: dict[str, list[list[Any]]], columns: list[str], skip_rows: int) -> str:
-    """The first sheet that has the columns, in its header or below a title; else the first one."""
+    """The first sheet with the columns in its header or below a title; else the first sheet."""
     for rows in (slice(skip_rows, skip_rows + 1), slice(0, TITLE_ROWS)):
         for name, sheet in sheets.items():
             if any(set(columns) <= {as_text(cell).strip() for cell in row} for row in sheet[rows]):
@@ -76,7 +76,7 @@ def _sheet_with(sheets: dict[str, list[list[Any]]], columns: list[str], skip_row
 
 
 def as_text(cell: Any) -> str:
-    """A cell as a person reads it: 1234.0 is "1234", a date is written as ISO 8601 has it."""
+    """A cell as text: 1234.0 becomes "1234", a date ISO 8601."""
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < 1e15:
         return str(int(cell))
     if isinstance(cell, datetime.datetime):

@@ -13,7 +13,7 @@ import pytest
 from models.bundle import Bundle, load_bundle
 from models.text import join
 from training.assess.evaluation import Answers, answer
-from training.assess.robustness import in_story
+from training.assess.robustness import in_filler
 from training.synthetic import Ticket, generate, out_of_scope
 from training.synthetic.mails import FORMATS, around, as_mail
 
@@ -74,7 +74,7 @@ def test_a_mail_keeps_the_request_and_loses_what_is_around_it(form, tickets):
 @pytest.mark.parametrize("place", PLACES)
 def test_a_long_mail_loses_nothing_of_its_story(form, place, tickets):
     for seed, ticket in enumerate(tickets[:10]):
-        story = in_story(ticket.text, place, seed)
+        story = in_filler(ticket.text, place, seed)
         cleaned = squeezed(join(None, as_mail(story, form, seed)).text)
         assert squeezed(story) in cleaned
         assert len(cleaned.split()) - len(story.split()) <= 6  # a name and a sign-off may stay
@@ -96,7 +96,7 @@ def test_mail_around_a_ticket_does_not_change_its_team(form, bundle, known):
 def test_a_request_in_two_thousand_words_is_found_wherever_it_stands(form, place, bundle, known):
     if bundle.config.max_tokens < LONGEST_STORY_TOKENS:
         pytest.xfail(f"the shipped bundle reads only {bundle.config.max_tokens} tokens")
-    stories = [as_mail(in_story(ticket.text, place, n), form, n) for n, ticket in enumerate(known)]
+    stories = [as_mail(in_filler(ticket.text, place, n), form, n) for n, ticket in enumerate(known)]
     answers = read(bundle, stories)
     assert not any(ticket.truncated for ticket in answers.tickets)
     share = still_right(answers, known)

@@ -1,1 +1,1 @@
-"""How good a bundle is: calibration, thresholds, baselines, robustness, label errors."""
+"""Calibration, thresholds and scope of a bundle; its figures, baselines, robustness; label errors."""

@@ -18,7 +18,7 @@ from sklearn.svm import LinearSVC
 
 from training.data.dataset import Tickets
 
-# More tickets hardly improve word counts, and this bounds memory.
+# Bounds memory; more tickets hardly improve these models.
 MOST_TICKETS = 20_000
 
 
@@ -38,13 +38,13 @@ class Baseline:
         return list(self.pipeline.predict(texts))
 
 
-def words_and_regression() -> Pipeline:
+def tfidf_logistic_regression() -> Pipeline:
     """TF-IDF of words and word pairs, then logistic regression."""
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     return make_pipeline(words, LogisticRegression(C=20, max_iter=300))
 
 
-def characters_and_vectors() -> Pipeline:
+def tfidf_svm() -> Pipeline:
     """TF-IDF of words, word pairs and 2 to 5 characters, then a linear support vector machine."""
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
@@ -52,8 +52,8 @@ def characters_and_vectors() -> Pipeline:
 
 
 BASELINES = {
-    "TF-IDF + logistic regression": words_and_regression,
-    "TF-IDF + SVM": characters_and_vectors,
+    "TF-IDF + logistic regression": tfidf_logistic_regression,
+    "TF-IDF + SVM": tfidf_svm,
 }
 
 

@@ -1,8 +1,8 @@
-"""After training: make the confidence mean what it says, and measure how well it does.
+"""Calibration: fits the temperature, and measures how far confidence and accuracy are apart.
 
-One temperature divides all logits (Guo et al., 2017); it changes no prediction. It is fitted to what the
-confidence claims, that the answered team is right (top-label calibration, Gupta and Ramdas, 2022), and not
-to the likelihood of all teams: how the probability is shared among the others then does not matter.
+One temperature divides all logits (Guo et al., 2017) and changes no prediction. It is fitted so that the
+confidence is the probability that the predicted team is right (top-label calibration, Gupta and Ramdas,
+2022), not to the likelihood of all teams.
 """
 
 import numpy as np
@@ -15,16 +15,14 @@ FOLDS = 5
 
 
 def fit_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
-    """The temperature at which the confidences of (tickets, teams) `logits` best say which are right.
+    """The temperature for `logits` (tickets, teams) that minimizes the log loss of "the prediction is right".
 
-    It minimizes the log loss of "the answered team is the target" (tickets,). n tickets leave a doubt of
-    1 / (n + 2) in every answer (Platt, 1999): without it, tickets that are all right would make every
-    confidence 1, also that of a text which belongs to no team.
+    The targets of this loss are smoothed by 1 / (n + 2) for n tickets (Platt, 1999). Without smoothing, n
+    right predictions would make every confidence 1, also that of a text that belongs to no team.
     """
     logits = np.asarray(logits, dtype=np.float64)
-    tickets = len(logits)
-    doubt = 1 / (tickets + 2)
-    right = (1 - 2 * doubt) * (logits.argmax(axis=1) == targets) + doubt
+    smoothing = 1 / (len(logits) + 2)
+    right = (1 - 2 * smoothing) * (logits.argmax(axis=1) == targets) + smoothing
     below = logits - logits.max(axis=1, keepdims=True)
 
     def loss(log_temperature: float) -> float:
@@ -38,7 +36,7 @@ def fit_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
 
 
 def cross_fitted_confidence(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Each ticket's confidence (tickets,) with a temperature fitted on the other folds of the tickets."""
+    """The confidence of each ticket (tickets,), with a temperature that was fitted on the other folds."""
     fold = np.random.default_rng(0).permutation(len(logits)) % min(FOLDS, len(logits))
     confidence = np.zeros(len(logits))
     for held_out in np.unique(fold):
@@ -49,11 +47,11 @@ def cross_fitted_confidence(logits: np.ndarray, targets: np.ndarray) -> np.ndarr
 
 
 def calibration_error(confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> float:
-    """How far confidence and accuracy are apart, over `bins` groups of equally many tickets.
+    """The root mean squared gap between confidence and accuracy, over `bins` groups of equally many tickets.
 
-    The root of the mean squared gap, less what chance alone puts into each gap: a(1 - a) / (n - 1) for n
-    tickets of accuracy a (Kumar, Liang and Ma, 2019). Without that a perfect confidence would look wrong by
-    0.04 on 800 tickets.
+    The expected squared gap by chance, a(1 - a) / (n - 1) for n tickets of accuracy a, is subtracted from
+    each squared gap (Kumar, Liang and Ma, 2019). Otherwise a perfect confidence would have an error of 0.04
+    on 800 tickets.
     """
     order = np.argsort(confidence, kind="stable")
     squared = 0.0
@@ -65,7 +63,7 @@ def calibration_error(confidence: np.ndarray, correct: np.ndarray, bins: int = B
 
 
 def reliability(confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> list[dict[str, float]]:
-    """For each bin that holds tickets: its bounds, their number, mean confidence and accuracy."""
+    """For each bin with tickets: its bounds, their number, mean confidence and accuracy."""
     index = np.minimum((confidence * bins).astype(int), bins - 1)
     return [
         {
@@ -81,7 +79,7 @@ def reliability(confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -
 
 
 def coverage_curve(confidence: np.ndarray, correct: np.ndarray) -> list[dict[str, float]]:
-    """For each threshold that changes anything: share of tickets routed, and how many of those are right."""
+    """Coverage and precision at thresholds, at most 200 of them, from the highest confidence down."""
     order = np.argsort(-confidence, kind="stable")
     right = np.cumsum(correct[order])
     routed = np.arange(1, len(order) + 1)

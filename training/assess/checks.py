@@ -22,13 +22,11 @@ class Checks:
 
     @property
     def doubt(self) -> str:
-        """Why the suspicions are unreliable: the word-count models that raise them are often wrong."""
+        """A warning if the word-count models that find the suspects are often wrong themselves, else ""."""
         wrong = 1 - max((baseline.accuracy for baseline in self.baselines), default=1.0)
         if wrong < OFTEN_WRONG or not self.suspects:
             return ""
-        return (
-            f"word counts raise this suspicion and are wrong themselves on {wrong:.0%} of validation tickets"
-        )
+        return f"the word counts that find these tickets are wrong on {wrong:.0%} of the validation tickets"
 
 
 def check(bundle: Bundle, dataset: Dataset, seed: int) -> Checks:

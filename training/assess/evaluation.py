@@ -1,7 +1,4 @@
-"""Evaluates a bundle on labelled tickets, with the functions that serving uses.
-
-Clean, tokenize, run the ONNX graph, decide: the same functions in the same order as in `service`.
-"""
+"""Evaluates a bundle on labelled tickets, with the same functions and in the same order as in serving."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +26,7 @@ class Answer:
     confidence: float
     decision: str
     reasons: tuple[str, ...]
-    tokens: int  # that were read
+    tokens: int  # read by the network
     unknown: int
     truncated: bool
 
@@ -78,7 +75,7 @@ class Evaluation:
     routed_precision: float | None  # share of routed tickets that are right; None when none is routed
     per_team: dict[str, Score]
     per_style: dict[str, dict[str, float]]
-    unknown_teams: dict[str, dict[str, int]]  # tickets of teams it does not know, and those sent to review
+    unknown_teams: dict[str, dict[str, int]]  # teams that the bundle lacks: tickets, and those sent to review
 
 
 def answer(bundle: Bundle, texts: Sequence[str]) -> Answers:

@@ -1,15 +1,16 @@
-"""Which tickets are probably labelled with the wrong team, most probable first.
+"""Finds tickets that are probably labelled with the wrong team, with a label-noise model.
 
-Word counts with a linear support vector machine, trained five times, give every ticket scores from a model
-that never saw it. A label is explained by one of two things: the scores, softened by one temperature and
-with a bias for each team, or a slip that names any team with equal probability. How frequent slips are is
-estimated together with temperature and biases, by maximum likelihood; the probability that a label is a slip
-follows by Bayes' rule. So a ticket that could belong to two teams is no suspect, and neither is everything
-that word counts get wrong. Tickets more probably wrong than right are listed: at least half of the list is
-expected to be wrong. (A mixture for noise in labels as in Raykar et al., 2010, and Goldberger and
-Ben-Reuven, 2017, with one rate.)
+Five-fold cross-validation of TF-IDF with a linear support vector machine gives each ticket scores from a
+model that was not trained on it. Each label is modelled as a mixture: with probability 1 - rate it is drawn
+from the softmax of the scores (with one temperature, and a bias for each team), and with probability `rate`
+it is an error, uniform over the teams. Rate, temperature and biases are estimated by maximum likelihood, and
+the probability that a label is an error follows from Bayes' rule. (Noise models: Raykar et al., 2010;
+Goldberger and Ben-Reuven, 2017; here with one rate.)
 
-A person looks through the CSV, fills in `corrected_team` where the label was wrong, and trains again with
+A ticket that fits two teams is therefore not a suspect, nor is every ticket that word counts get wrong.
+Tickets with a probability of at least 0.5 are listed, so at least half of the list is expected to be wrong.
+
+A person checks the CSV, fills in `corrected_team` where the label is wrong, and trains again with
 `--corrections`.
 """
 
@@ -28,16 +29,16 @@ from training.data.corrections import key_of
 from training.data.dataset import Tickets
 
 FOLDS = 5
-# More tickets than this are checked piece by piece: each piece is checked by a model of its own.
+# More tickets are checked in pieces of this size, each with models of its own.
 MOST_TICKETS = 20_000
 LISTED_FROM = 0.5  # probability that the label is wrong
-# Rates of slips, as log-odds, from which the search starts: 0.7 % and 8 %.
+# Initial error rates of the optimisation, as log-odds: 0.7 % and 8 %.
 _FIRST_RATES = (-5.0, -2.5)
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """One ticket whose label is probably wrong; `index` is its place among the tickets."""
+    """A ticket whose label is probably wrong; `index` is its position in the tickets."""
 
     index: int
     ticket_id: str
@@ -56,7 +57,7 @@ def find_suspects(tickets: Tickets, seed: int = 0) -> list[Suspect]:
 
 
 def expected_errors(suspects: Sequence[Suspect]) -> float:
-    """How many of the listed labels are expected to be wrong."""
+    """The expected number of wrong labels among the suspects."""
     return sum(suspect.probability for suspect in suspects)
 
 
@@ -68,7 +69,7 @@ def _in_piece(tickets: Tickets, rows: np.ndarray, seed: int) -> list[Suspect]:
         return []
     labels = np.searchsorted(checked, [tickets.teams[row] for row in rows])
     scores = out_of_fold([tickets.texts[row] for row in rows], labels, seed)
-    wrong, suggested = slips(scores, labels)
+    wrong, suggested = error_probabilities(scores, labels)
     return [
         Suspect(
             index=int(rows[at]),
@@ -90,30 +91,30 @@ def out_of_fold(texts: list[str], labels: np.ndarray, seed: int) -> np.ndarray:
     return scores if scores.ndim == 2 else np.stack([-scores, scores], axis=1)  # two teams
 
 
-def slips(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each label (tickets,): the probability that it is a slip, and the team that the scores name.
+def error_probabilities(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The probability that each label (tickets,) is an error, and the most probable team (tickets,).
 
-    The scores (tickets, teams) are those of a model that did not see the ticket.
+    `scores` (tickets, teams) are out of fold.
     """
     tickets, teams = scores.shape
     rows = np.arange(tickets)
 
     def parts(parameters: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
-        """(tickets, teams) probabilities without slips, the rate of slips, (tickets,) of the label."""
+        """Probabilities without errors (tickets, teams), error rate, probability of each label (tickets,)."""
         clean = np.exp(log_softmax(scores * np.exp(parameters[0]) + parameters[2:], axis=1))
         rate = float(expit(parameters[1]))
         return clean, rate, (1 - rate) * clean[rows, labels] + rate / teams
 
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        """Negative log-likelihood, with biases held near 0, and its gradient."""
+        """Negative log-likelihood with an L2 penalty on the biases, and its gradient."""
         clean, rate, likely = parts(parameters)
-        no_slip = (1 - rate) * clean[rows, labels] / likely
-        pull = clean * no_slip[:, None]
-        pull[rows, labels] -= no_slip
+        no_error = (1 - rate) * clean[rows, labels] / likely
+        residual = clean * no_error[:, None]
+        residual[rows, labels] -= no_error
         gradient = np.empty_like(parameters)
-        gradient[0] = (pull * scores).sum() * np.exp(parameters[0])
+        gradient[0] = (residual * scores).sum() * np.exp(parameters[0])
         gradient[1] = ((clean[rows, labels] - 1 / teams) / likely).sum() * rate * (1 - rate)
-        gradient[2:] = pull.sum(axis=0) + parameters[2:]
+        gradient[2:] = residual.sum(axis=0) + parameters[2:]
         return float(-np.log(likely).sum() + (parameters[2:] ** 2).sum() / 2), gradient
 
     starts = (np.concatenate([[1.0, rate], np.zeros(teams)]) for rate in _FIRST_RATES)
@@ -124,9 +125,9 @@ def slips(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def as_lines(suspects: Sequence[Suspect], tickets: Tickets, trained_on: int) -> list[dict[str, str]]:
-    """The suspects as lines of the table to correct (`training.data.corrections`).
+    """The suspects as lines of the table for a person to correct (`training.data.corrections`).
 
-    `tickets` are those that were checked: first the `trained_on` training tickets, then those of validation.
+    `tickets` are the checked ones: first `trained_on` training tickets, then the validation tickets.
     """
     return [
         {

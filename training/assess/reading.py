@@ -1,7 +1,7 @@
-"""How long a ticket may be to be read as a whole, by what is right on the validation tickets.
+"""Chooses, on the validation tickets, up to which length a ticket is read whole instead of in windows.
 
-Whole or in windows: on real mails of two pages a whole reading knows more, on a request in a long story the
-windows do. Which of the two a desk writes, its validation tickets tell.
+Reading whole is more accurate for mails of two pages about one matter, windows for a short request in a long
+text. Which of the two is more frequent differs between helpdesks.
 """
 
 import math
@@ -13,14 +13,14 @@ from training.assess.evaluation import run_graph
 from training.data.batches import TokenIds
 from training.data.dataset import Tickets
 
-FURTHER = 2  # times what the network learned to read at a time may be tried, where there are such tickets
+FURTHER = 2  # times the trained length; tried too, if validation has such tickets
 
 
 def choose_reading(bundle: Bundle, valid: Tickets, learned: int) -> Bundle:
-    """The bundle with its limit: one window, `learned` tokens, or FURTHER times as many.
+    """The bundle with its limit for reading whole: one window, `learned` tokens, or FURTHER times as many.
 
-    A limit is raised unless the validation tickets that it concerns are right more often in windows, by more
-    than the root of their number, which luck may give; where there are none, only to what was learned.
+    The limit is raised step by step, until windows get more of the tickets between the two lengths right, by
+    more than the root of their number (the sampling error). Without such tickets it is `learned`.
     """
     window = bundle.config.window
     if not window or learned <= window:
@@ -57,17 +57,15 @@ def _right(bundle: Bundle, tokens: TokenIds, targets: np.ndarray) -> int:
 
 
 def described(config: BundleConfig) -> str:
-    """How long tickets are read, and why, in words."""
+    """A sentence about which tickets are read whole, and why."""
     if not config.window:
-        return "every ticket is read as a whole"
+        return "every ticket is read whole"
     limit = max(config.window, config.whole)
     parts = [
-        f"of {one['tickets']:.0f} of up to {one['longest']:.0f} tokens, {one['whole']:.0f} are right "
-        f"when read whole and {one['windows']:.0f} in windows"
+        f"of {one['tickets']:.0f} with up to {one['longest']:.0f} tokens, {one['whole']:.0f} are right "
+        f"read whole and {one['windows']:.0f} in windows"
         for one in config.reading
         if one["tickets"]
     ]
     why = f" (validation tickets: {'; '.join(parts)})" if parts else ""
-    return (
-        f"tickets of up to {limit} tokens are read as a whole, longer ones in windows of {config.window}{why}"
-    )
+    return f"tickets of up to {limit} tokens are read whole, longer ones in windows of {config.window}{why}"

@@ -1,4 +1,4 @@
-"""What typing errors and long stories around the request cost, on the validation tickets."""
+"""The accuracy on validation tickets with typing errors, and inside long unrelated text."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -10,10 +10,10 @@ from training.data.dataset import Tickets
 from training.data.typos import mistype
 from training.synthetic import filler
 
-# At most this many tickets are rewritten: enough for a figure within a point or two.
+# At most this many tickets are rewritten, for a sampling error of one or two points.
 MOST_TICKETS = 1_000
 LONG_TICKETS = 100
-STORY_WORDS = 2_000
+FILLER_WORDS = 2_000
 PLACES = ("start", "middle", "end")
 
 Predict = Callable[[Sequence[str]], Sequence[str]]
@@ -29,12 +29,12 @@ class Robustness:
     typos: float
     long_tickets: int
     long_clean: float
-    long: dict[str, float]  # request at the start, middle or end of a story of 2,000 words
+    long: dict[str, float]  # by place of the ticket in filler text: start, middle or end
     by_length: list[dict[str, float]]  # quarters of the validation tickets by their number of words
 
 
 def measure(router: str, predict: Predict, valid: Tickets, seed: int = 0) -> Robustness:
-    """Accuracy as written, with one slip in every five words, inside a long story, and by length."""
+    """Accuracy as written, with a typing error in every fifth word, inside filler text, and by length."""
     sample = _sample(valid, MOST_TICKETS, seed)
     generator = random.Random(seed)
     clean = _right(predict, sample.texts, sample)
@@ -42,7 +42,7 @@ def measure(router: str, predict: Predict, valid: Tickets, seed: int = 0) -> Rob
     few = _sample(valid, LONG_TICKETS, seed)
     long = {
         place: float(
-            _right(predict, [in_story(text, place, n) for n, text in enumerate(few.texts)], few).mean()
+            _right(predict, [in_filler(text, place, n) for n, text in enumerate(few.texts)], few).mean()
         )
         for place in PLACES
     }
@@ -58,11 +58,11 @@ def measure(router: str, predict: Predict, valid: Tickets, seed: int = 0) -> Rob
     )
 
 
-def in_story(text: str, place: str, seed: int = 0, words: int = STORY_WORDS) -> str:
-    """The ticket at the start, in the middle or at the end of a story that asks for nothing."""
-    story = filler(words - len(text.split()), seed).split("\n\n")
-    at = {"start": 0, "middle": len(story) // 2, "end": len(story)}[place]
-    return "\n\n".join([*story[:at], text, *story[at:]])
+def in_filler(text: str, place: str, seed: int = 0, words: int = FILLER_WORDS) -> str:
+    """The ticket at the start, in the middle or at the end of paragraphs without a request."""
+    paragraphs = filler(words - len(text.split()), seed).split("\n\n")
+    at = {"start": 0, "middle": len(paragraphs) // 2, "end": len(paragraphs)}[place]
+    return "\n\n".join([*paragraphs[:at], text, *paragraphs[at:]])
 
 
 def _sample(tickets: Tickets, most: int, seed: int) -> Tickets:

@@ -24,8 +24,8 @@ def fit(
 ) -> Scope:
     """The statistics of the training tickets (`texts`, `teams`) and the validation tickets.
 
-    `valid_logits` (tickets, teams) are the network's. `min_typicality` keeps the share `kept` of the
-    validation tickets in scope; each other limit keeps at least 199 of 200.
+    `valid_logits` (tickets, teams) are the network's. With `min_typicality`, the share `kept` of the
+    validation tickets is in scope, and with each other limit at least 199 of 200.
     """
     words = _WordStatistics(texts, teams)
     scope = Scope(
@@ -55,7 +55,7 @@ def fit(
 
 
 def _languages(texts: Sequence[str]) -> list[str]:
-    """The languages of at least one ticket in twenty, by its function words."""
+    """The languages of at least one ticket in twenty, by their function words."""
     users = languages_of_words()
     tickets: Counter[str] = Counter()
     for text in texts:

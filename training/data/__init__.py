@@ -1,1 +1,1 @@
-"""Ticket files, their faults, columns, and batches of token ids."""
+"""From ticket files to checked, split tickets, and batches of token ids."""

@@ -1,6 +1,6 @@
-"""Token ids of many tickets in one flat array, and batches of tickets that are about equally long.
+"""Token ids of many tickets in one flat array, and batches of tickets of similar length.
 
-200,000 tickets of 100 tokens take 80 MB this way; as Python lists they would take gigabytes.
+200,000 tickets of 100 tokens take 80 MB in this form, and gigabytes as Python lists.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-# Tickets are sorted by length within a random pool of this many batches: little padding, still shuffled.
+# Tickets are sorted by length within random pools of this many batches: little padding, and still shuffled.
 POOL_BATCHES = 50
-MOST_TOKENS = 10_240  # of a batch with its padding: memory stays bounded however long the tickets are
+MOST_TOKENS = 10_240  # in a batch, padding included: bounds memory for long tickets
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class TokenIds:
 
     @classmethod
     def from_rows(cls, rows: Iterable[list[int]]) -> "TokenIds":
-        """Pack rows as they come; at no time are all of them held as lists."""
+        """Pack rows one by one, so that never all of them are Python lists."""
         chunks: list[np.ndarray] = [np.array(row, dtype=np.int32) for row in rows]
         starts = np.zeros(len(chunks) + 1, dtype=np.int64)
         np.cumsum([len(chunk) for chunk in chunks], out=starts[1:])
@@ -33,12 +33,12 @@ class TokenIds:
         return len(self.starts) - 1
 
     def followed_by(self, other: "TokenIds") -> "TokenIds":
-        """These rows and then those."""
+        """These rows, then those of `other`."""
         starts = np.concatenate([self.starts, self.starts[-1] + other.starts[1:]])
         return TokenIds(np.concatenate([self.flat, other.flat]), starts)
 
     def select(self, rows: np.ndarray) -> "TokenIds":
-        """Those rows, in that order."""
+        """The given rows, in the given order."""
         pieces = [self.flat[self.starts[row] : self.starts[row + 1]] for row in rows]
         starts = np.append(0, np.cumsum(self.lengths[rows])).astype(np.int64)
         return TokenIds(np.concatenate([np.zeros(0, np.int32), *pieces]), starts)
@@ -48,7 +48,7 @@ class TokenIds:
         return np.diff(self.starts)
 
     def padded(self, rows: np.ndarray) -> torch.Tensor:
-        """Rows as int64 (rows, longest of them), filled up with 0, which is padding."""
+        """Rows as int64 (rows, longest of them), padded with 0."""
         lengths = self.lengths[rows]
         batch = np.zeros((len(rows), max(1, int(lengths.max()))), dtype=np.int64)
         for line, row, length in zip(batch, rows, lengths, strict=True):
@@ -61,7 +61,7 @@ def batches_by_length(
 ) -> Iterator[np.ndarray]:
     """Row numbers of each batch, every row once; shuffled with `generator`, else sorted by length.
 
-    Batches have `batch_size` rows, or fewer where these would be more than MOST_TOKENS with their padding.
+    A batch has `batch_size` rows, or fewer if it would have more than MOST_TOKENS with its padding.
     """
     if generator is None:
         yield from _cut(np.argsort(lengths, kind="stable"), lengths, batch_size)
@@ -77,7 +77,7 @@ def batches_by_length(
 
 
 def _cut(rows: np.ndarray, lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Rows sorted by length, cut into batches."""
+    """Cut rows, which are sorted by length, into batches."""
     starts = [0]
     for at, length in enumerate(lengths[rows].tolist()):
         size = at - starts[-1]

@@ -24,13 +24,16 @@ def add_column_flags(parser: argparse.ArgumentParser) -> None:
         "in JSON, fields.summary is the field summary of the object fields",
     )
     group.add_argument(
-        "--team-column", default="team", metavar="NAME", help="the team that solved it (default: team)"
+        "--team-column",
+        default="team",
+        metavar="NAME",
+        help="the team that solved the ticket (default: team)",
     )
     group.add_argument(
-        "--id-column", metavar="NAME", help="the ticket's id (default: ticket_id or id, where there is one)"
+        "--id-column", metavar="NAME", help="the ticket's id (default: ticket_id or id, if the file has one)"
     )
     group.add_argument(
-        "--encoding", metavar="NAME", help="of CSV and JSON files (default: UTF-8, else found from the bytes)"
+        "--encoding", metavar="NAME", help="of CSV and JSON files (default: UTF-8, else detected)"
     )
     group.add_argument(
         "--skip-rows",
@@ -51,24 +54,26 @@ def columns_of(arguments: argparse.Namespace) -> Columns:
 
 
 def add_held_out_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that choose, from a file that was trained on, the tickets that were not."""
-    group = parser.add_argument_group("tickets that training set apart")
+    """The flags that select the validation tickets of a file that was trained on."""
+    group = parser.add_argument_group("only the tickets that training validated on")
     group.add_argument(
         "--held-out",
         type=share(ends=False),
         metavar="SHARE",
-        help="only the tickets that training with --valid-share SHARE sets apart from this file",
+        help="only the tickets that training with --valid-share SHARE validates on",
     )
-    group.add_argument("--time-column", metavar="NAME", help="where they are the newest, as in training")
+    group.add_argument(
+        "--time-column", metavar="NAME", help="validation tickets are the newest, as in training"
+    )
     group.add_argument(
         "--corrections", type=Path, metavar="FILE", help="a label_errors.csv with `corrected_team` filled in"
     )
 
 
 def tickets_of(options: argparse.Namespace, teams: Collection[str]) -> Tickets:
-    """The usable tickets of `--data`; faults go to stderr.
+    """The usable tickets of `--data`; faults are printed to stderr.
 
-    DataError for faults that stop, and where no ticket has one of the `teams`: another column is meant.
+    Raises DataError for fatal faults, and if no ticket has one of the `teams` (probably the wrong column).
     """
     faults = Faults()
     tickets = read_tickets(options.data, columns_of(options), faults, options.encoding, options.skip_rows)

@@ -1,8 +1,8 @@
-"""The table of suspected label errors that a person corrects, and what becomes of the corrections.
+"""The table of suspected label errors that a person corrects, and how the corrections are applied.
 
-A correction names its ticket by its id and its text, because ids repeat and change: rows are numbered anew
-when a file is exported again. What a person wrote is never dropped: a table that cannot be read whole, or
-that shows another text than the ticket has, stops the run, and the table stays as it is.
+A correction identifies its ticket by id and text, because ids may repeat, and row numbers change when a file
+is exported again. No correction is ever lost: the run stops, and leaves the table unchanged, if a row cannot
+be read or shows another text than its ticket.
 """
 
 from __future__ import annotations
@@ -36,25 +36,22 @@ COLUMNS = (
 )
 EXCEL_CELL = 32_767  # characters; Excel cuts longer cells
 REFUSED = (
-    "corrections that show another text than the ticket of that id has, or an id that several tickets have: "
-    "the data was exported anew, or its ids repeat. Correct them in the label_errors.csv of a run on this "
-    "data, or delete these rows"
+    "a correction that does not match one ticket: its text differs from that of the ticket with this id, or "
+    "several tickets have this id (was the data exported again?). Make these corrections in the "
+    "label_errors.csv of a run on this data, or delete the rows"
 )
-_ROW_NUMBER = re.compile(r"row \d+")  # stands for an id where the file has none
+_ROW_NUMBER = re.compile(r"row \d+")  # the id of a ticket in a file without ids
 
 Line = dict[str, str]
 
 
 def key_of(text: str) -> str:
-    """Names a text without showing it; the leading letter keeps spreadsheets from reading a number."""
+    """A hash of the text, as hex; it starts with a letter so that no spreadsheet reads it as a number."""
     return "t" + text_key(text).hex()
 
 
 def read_corrections(path: Path) -> list[Line]:
-    """The lines of a table in which `corrected_team` is filled in.
-
-    DataError, with the reason, unless every row can be read.
-    """
+    """The lines of a table in which `corrected_team` is filled in; DataError unless every row can be read."""
     return [line for _, line in _filled_in(path)]
 
 
@@ -66,7 +63,7 @@ def _filled_in(path: Path) -> list[tuple[int, Line]]:
     if unread := [fault for fault in faults if fault.effect != "keeps"]:
         raise DataError(
             "\n".join(
-                [f"{path.name} cannot be read whole; nothing was trained, and the file stays as it is:"]
+                [f"{path.name} has rows that cannot be read; nothing was trained, and the file is unchanged:"]
                 + [f"  - {fault}" for fault in unread]
                 + ["save it as CSV (UTF-8) or .xlsx, or repair these rows"]
             )
@@ -78,9 +75,9 @@ def _filled_in(path: Path) -> list[tuple[int, Line]]:
 
 
 def to_csv(suspects: Iterable[Line], done: Sequence[Line] = (), texts: bool = True) -> str:
-    """A table to correct: write the right team into `corrected_team`, leave it empty where it was right.
+    """The table for a person to fill in: `corrected_team` where the label is wrong, empty where it is right.
 
-    `done` are lines that a person has corrected before; they stand first and are not listed again.
+    `done` are lines that a person corrected before; they come first and are not repeated.
     """
     table = io.StringIO()
     writer = csv.DictWriter(table, COLUMNS, lineterminator="\r\n")
@@ -96,14 +93,14 @@ def to_csv(suspects: Iterable[Line], done: Sequence[Line] = (), texts: bool = Tr
 
 
 def write_csv(path: Path, table: str) -> None:
-    """Write a table with a byte-order mark, by which Excel knows UTF-8; whole or not at all."""
+    """Write a table atomically, with a byte-order mark, by which Excel recognises UTF-8."""
     beside = path.with_name(f".{path.name}.writing")
     beside.write_text(table, encoding="utf-8-sig", newline="")
     beside.replace(path)
 
 
 def apply_corrections(parts: Sequence[Tickets], path: Path, faults: Faults) -> list[Tickets]:
-    """The tickets with the teams that a person corrected; what cannot be applied stops, in `faults`."""
+    """The tickets with the corrected teams; a correction that cannot be applied is a fatal fault."""
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)  # (part, index) by id, and by text
     by_text: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for number, tickets in enumerate(parts):
@@ -114,7 +111,7 @@ def apply_corrections(parts: Sequence[Tickets], path: Path, faults: Faults) -> l
     for row, line in _filled_in(path):
         given = ticket_id(line, "ticket_id")
         if not _ROW_NUMBER.fullmatch(given) and given not in places:
-            detail = "a correction for a ticket that the data does not have"
+            detail = "a correction of a ticket that is not in the data"
             faults.add("unknown_correction", path.name, "keeps", detail, row)
             continue
         found = _tickets_of(line, given, parts, places, by_text)
@@ -132,7 +129,7 @@ def _tickets_of(
     places: Mapping[str, list[tuple[int, int]]],
     by_text: Mapping[str, list[tuple[int, int]]],
 ) -> list[tuple[int, int]]:
-    """The tickets that a line names by id and text; none where they do not fit together."""
+    """The (part, index) of the tickets with a line's id and text; empty if these do not match."""
     if _ROW_NUMBER.fullmatch(given):
         return list({place for key in _keys(line) for place in by_text.get(key, ())})
     named = places[given]
@@ -147,7 +144,7 @@ def _keys(line: Line) -> set[str]:
 
 
 def _shows(line: Line, text: str) -> bool:
-    """Whether a line shows this text, perhaps as a spreadsheet has changed it."""
+    """Whether a line shows this text, unchanged or as a spreadsheet cuts or re-encodes it."""
     if key_of(text) in _keys(line):
         return True
     shown = line["text"].strip()

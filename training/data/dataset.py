@@ -1,8 +1,9 @@
 """Labelled tickets, checked and split before anything is trained.
 
-Everything that is wrong is found first and told at once: faults that would make the training or its
-figures wrong stop it; rows that cannot be used are dropped, counted and named; the rest is kept and told.
-A share of dropped rows above `max_dropped` also stops: the file is then not what you think it is.
+All faults are collected before anything is reported. Faults that would make the training or its figures
+wrong stop the run. Rows that cannot be used are dropped, and counted with their numbers. Other faults are
+only reported. A share of dropped rows above `max_dropped` also stops the run, because the file is then
+probably not the expected one.
 """
 
 import difflib
@@ -36,29 +37,29 @@ __all__ = [
 ]
 
 VALID_NAMES = ("valid", "validation", "val", "dev")
-# (fewer tickets than, share to validate on); the steps are few, so that a growing file seldom crosses one.
+# (for fewer tickets than this, share to validate on); few steps, so that a growing file seldom crosses one.
 VALID_SHARES = ((3_000, 0.2), (5_000, 0.15))
 LEAST_VALID_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A checked data set: `teams` in the order of the network's outputs."""
+    """A checked data set; `teams` are in the order of the network's outputs."""
 
     train: Tickets
     valid: Tickets
     teams: tuple[str, ...]
     faults: Faults
-    valid_share: float | None = None  # that was set apart; None where a validation file was given
+    valid_share: float | None = None  # share of the file to validate on; None if there is a validation file
 
     def with_distinct_valid(self) -> "Dataset":
-        """The same, with each text of validation once: copies of a ticket are no more evidence than one."""
+        """The same with each validation text once, because copies of a ticket are not independent."""
         first = first_of_each(self.valid.text_groups)
         return replace(self, valid=self.valid.select(first.tolist()))
 
     @property
     def checked(self) -> Tickets:
-        """The tickets whose labels are checked: those that are trained on, then those of validation."""
+        """The tickets whose labels are checked: the training tickets, then the validation tickets."""
         return self.train.followed_by(self.valid)
 
 
@@ -76,17 +77,19 @@ def load_dataset(
 ) -> Dataset:
     """Read, check and split labelled tickets.
 
-    `data` is a file, or a folder with train and valid files (or with one file). Without a validation file
-    about `valid_share` of the tickets (None: see `usual_valid_share`) is set apart: by their texts, or the
-    newest where `columns` names the time; tickets of one template stay on one side.
-    Teams with fewer than `min_tickets` training tickets are dropped. `corrections` is a table
-    as `training.data.corrections` reads it, for tickets of both sides. Raises DataError, all faults listed.
+    `data` is a file, or a folder with train and valid files (or with one file). Without a validation file,
+    about `valid_share` of the tickets (None: see `default_valid_share`) are validated on: chosen by a hash of
+    their texts, or the newest if `columns` names a time. Tickets of one template stay on one side.
+    Teams with fewer than `min_tickets` training tickets are dropped. `corrections` is a table of
+    `training.data.corrections`, for tickets of both sides. Raises DataError with a list of all faults.
     """
     columns = columns or Columns()
     faults = Faults()
     train_path, valid_path = find_files(Path(data), Path(valid) if valid else None)
     if valid_path and columns.time:
-        raise DataError(f"{valid_path} is validated on: leave --time-column out, or move that file away")
+        raise DataError(
+            f"there is a validation file, {valid_path}: omit --time-column, or move that file away"
+        )
     train = read_tickets(train_path, columns, faults, encoding, skip_rows)
     known = read_tickets(valid_path, columns, faults, encoding, skip_rows) if valid_path else None
     for path, tickets in ((train_path, train), (valid_path, known)):
@@ -110,10 +113,10 @@ def load_dataset(
     teams = tuple(sorted(set(train.teams)))
     share = None
     if known is None:
-        share = usual_valid_share(len(train)) if valid_share is None else valid_share
+        share = default_valid_share(len(train)) if valid_share is None else valid_share
         train, known = (split_by_time if columns.time else split_by_text)(train, share)
     if not len(known):
-        detail = "no ticket is left to validate on: every team needs two different texts, or give --valid"
+        detail = "no ticket is left to validate on: each team needs two different texts, or use --valid"
         faults.add("empty_validation", train.file, "stops", detail)
         faults.stop_if_fatal()
     return Dataset(train, known, teams, faults, share)
@@ -125,10 +128,10 @@ def find_files(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
         if path and not path.exists():
             raise DataError(f"{path}: no such file or folder")
     if valid and valid.is_dir():
-        raise DataError(f"{valid}: is a folder; --valid takes a file ({', '.join(SUFFIXES)})")
+        raise DataError(f"{valid}: is a folder; --valid needs a file ({', '.join(SUFFIXES)})")
     if data.is_file():
         if valid and valid.samefile(data):
-            raise DataError(f"{valid}: is what is trained on; leave --valid out and a share is set apart")
+            raise DataError(f"{valid}: is also the training file; omit --valid to validate on a share of it")
         return data, valid
     if not data.is_dir():
         raise DataError(f"{data}: is neither a file nor a folder")
@@ -137,7 +140,7 @@ def find_files(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
     if len(train) != 1:
         found = ", ".join(path.name for path in files[:10]) or "none of these"
         raise DataError(
-            f"{data}: expected one file of tickets, or several of which one is called train "
+            f"{data}: expected one file of tickets, or several, one of them named train "
             f"({', '.join(SUFFIXES)}); found: {found}{', …' if len(files) > 10 else ''}"
         )
     beside = [path for path in files if path.stem.lower() in VALID_NAMES]
@@ -154,7 +157,7 @@ def _check_dropped(file: str, kept: int, max_dropped: float, faults: Faults) -> 
 
 def _warn_new_teams(new: set[str], before: set[str], file: str, faults: Faults) -> None:
     if new:
-        detail = f"a corrected team that no ticket has yet: {team_names(new)}{_suggestion(new, before)}"
+        detail = f"a corrected team that no ticket had before: {team_names(new)}{_suggestion(new, before)}"
         faults.add("new_team", file, "keeps", detail)
 
 
@@ -170,16 +173,16 @@ def _drop_rare_teams(train: Tickets, min_tickets: int, faults: Faults) -> tuple[
 
 
 def _check_teams(train: Tickets, rare: set[str], min_tickets: int, faults: Faults) -> None:
-    """A router chooses between teams: stop where there are not two, and say why there are not."""
+    """Add a fatal fault, with the reason, unless there are at least two teams."""
     teams = set(train.teams)
     if len(teams) > 1 or faults.fatal:
         return
     if rare:
         left = f"only {team_names(teams)} has" if teams else "no team has"
-        detail = f"{left} {min_tickets} tickets or more (--min-tickets), and at least 2 teams are needed"
+        detail = f"{left} at least {min_tickets} tickets (--min-tickets), and at least 2 teams are needed"
     else:
         detail = (
-            f"all tickets have one team, {team_names(teams)}: at least 2 are needed to choose between "
+            f"all tickets have the same team, {team_names(teams)}, and at least 2 teams are needed "
             "(is --team-column the right one?)"
         )
     faults.add("too_few_teams", train.file, "stops", detail)
@@ -195,10 +198,10 @@ def _warn_look_alikes(counts: Counter, file: str, faults: Faults) -> None:
 
 
 def _check_valid_teams(train: Tickets, valid: Tickets, rare: set[str], faults: Faults) -> Tickets:
-    """Stop on teams that training never saw; drop the tickets of those it dropped for being rare."""
+    """Add a fatal fault for teams without training tickets; drop tickets of teams that were too rare."""
     known = set(train.teams)
     unknown = set(valid.teams) - known - rare
-    detail = f"a team that training does not know: {team_names(unknown)}{_suggestion(unknown, known)}"
+    detail = f"a team without training tickets: {team_names(unknown)}{_suggestion(unknown, known)}"
     for row, team in zip(valid.rows, valid.teams, strict=True):
         if team in rare:
             faults.add("rare_team", valid.file, "drops", "a team dropped from training", row)
@@ -216,14 +219,14 @@ def _suggestion(unknown: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _drop_leaks(train: Tickets, valid: Tickets, faults: Faults) -> Tickets:
-    """Drop from training what validation also holds: it would make the validation figures too good."""
+    """Drop training tickets whose text is also in the validation file; they would inflate its figures."""
     held_out = {text_key(text) for text in valid.texts}
     leaks = {i for i, text in enumerate(train.texts) if text_key(text) in held_out}
     for index in sorted(leaks):
-        detail = f"a text that {valid.file} also holds"
+        detail = f"a text that is also in {valid.file}"
         faults.add("leaked_text", train.file, "drops", detail, train.rows[index])
     if leaks and set(train.teams) != {team for i, team in enumerate(train.teams) if i not in leaks}:
-        detail = f"without the texts that {valid.file} also holds a team has no ticket left to train on"
+        detail = f"without the texts that are also in {valid.file}, a team has no training ticket left"
         faults.add("nothing_left", train.file, "stops", detail)
     return train.select(i for i in range(len(train)) if i not in leaks) if leaks else train
 
@@ -232,7 +235,7 @@ def _warn_shared_ids(train: Tickets, valid: Tickets, faults: Faults) -> None:
     named = {given for given in valid.ids if not given.startswith("row ")}
     for row, given in zip(train.rows, train.ids, strict=True):
         if given in named:
-            faults.add("shared_id", train.file, "keeps", f"an id that {valid.file} also holds", row)
+            faults.add("shared_id", train.file, "keeps", f"an id that is also in {valid.file}", row)
 
 
 def _warn_conflicts(train: Tickets, faults: Faults) -> None:
@@ -249,16 +252,16 @@ def team_names(teams: Iterable[str]) -> str:
     return ", ".join(f"'{printable(team, 60)}'" for team in shown[:10]) + (", …" if len(shown) > 10 else "")
 
 
-def usual_valid_share(tickets: int) -> float:
-    """A fifth of a small file and a tenth of a large one: about 500 tickets or more where there are enough.
+def default_valid_share(tickets: int) -> float:
+    """A fifth of a small file and a tenth of a large one: at least about 500 tickets if there are enough.
 
-    Few validation tickets show little: the confidence and the thresholds rest on nothing else.
+    Confidence and thresholds are estimated from the validation tickets alone.
     """
     return next((share for fewer_than, share in VALID_SHARES if tickets < fewer_than), LEAST_VALID_SHARE)
 
 
 def fingerprint(tickets: Tickets) -> str:
-    """sha256 over ids, texts and teams in order: two runs with the same one trained on the same tickets."""
+    """sha256 over ids, texts and teams in order; equal for two runs on the same tickets."""
     digest = hashlib.sha256()
     for values in zip(tickets.ids, tickets.texts, tickets.teams, strict=True):
         digest.update("\x1f".join(values).encode("utf-8", "surrogatepass") + b"\x1e")

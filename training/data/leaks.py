@@ -1,6 +1,7 @@
-"""Words that give the team away: written into a ticket after it was solved, they are not there when it comes.
+"""Label leaks: words that identify the team because somebody wrote them after the ticket was routed.
 
-A network learns nothing but such a word, validates perfectly, and fails in service.
+A new ticket does not contain them. A network that learns such a word validates perfectly and fails in
+service.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from collections.abc import Iterator
 from models.tickets.faults import Faults, printable
 from training.data.tickets import Tickets
 
-MOST_TICKETS = 20_000  # of more, evenly spread ones are looked at
-FEWEST_TICKETS = 10  # of a team; of fewer, any word may be in all of them
+MOST_TICKETS = 20_000  # of a larger file, every n-th ticket is checked
+FEWEST_TICKETS = 10  # of a team; with fewer, a word may be in all of them by chance
 NEARLY_ALL = 0.95
 SHOWN = 8
-NAME_SHARE = 0.8  # of a team's tickets that hold its name
-NAME_ELSEWHERE = 0.02  # of the other tickets that hold it
+NAME_SHARE = 0.8  # least share of a team's tickets with its name
+NAME_ELSEWHERE = 0.02  # largest share of the other tickets with it
 _WORD = re.compile(r"\w{3,}")
 
 
 def warn_leaks(train: Tickets, faults: Faults) -> None:
-    """Tell of words that stand in one team's tickets only and in nearly all, and of teams' names in texts."""
+    """Warn of words in nearly all tickets of one team and in no others, and of teams' names in texts."""
     found = [
         f"{printable(word, 60)!r} ({share:.0%} of {printable(team, 60)!r}, "
         f"{'no' if alone else 'hardly any'} other)"
@@ -31,14 +32,14 @@ def warn_leaks(train: Tickets, faults: Faults) -> None:
     if found:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         detail = (
-            f"words that alone tell the team: {', '.join(found[:SHOWN])}{more}; if they are written into a "
-            "ticket after a person has chosen its team, take them out of the export"
+            f"words that identify the team: {', '.join(found[:SHOWN])}{more}; if they are written into a "
+            "ticket after a person chose its team, remove them from the export"
         )
         faults.add("label_leak", train.file, "keeps", detail)
 
 
 def find_leaks(tickets: Tickets) -> Iterator[tuple[str, str, float, bool]]:
-    """(team, the word or the team's name, share of its tickets, whether no other team has it)."""
+    """Yield (team, word or team's name, share of its tickets with it, True if no other team has it)."""
     step = max(1, -(-len(tickets) // MOST_TICKETS))
     texts, teams = tickets.texts[::step], tickets.teams[::step]
     sizes = Counter(teams)

@@ -1,7 +1,7 @@
-"""Which tickets are validated on: a share of the templates, or the newest ones.
+"""Splits tickets into training and validation: by a hash of their templates, or by time.
 
-The side of a ticket follows from its own text (or time), so that correcting, adding or dropping other tickets
-moves none from one side to the other; tickets of one template (`templates.template_key`) stay together.
+A ticket's side depends on its own text (or time) only, so that correcting, adding or dropping other tickets
+does not move it. Tickets of one template (`templates.template_key`) stay together.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from training.data.tickets import Tickets
 
 
 def split_by_text(tickets: Tickets, share: float) -> tuple[Tickets, Tickets]:
-    """(training, validation): about `share` of the templates, chosen by their hash, are set apart."""
+    """(training, validation): about `share` of the templates, chosen by their hash, go to validation."""
     keys = [template_key(text) for text in tickets.texts]
     return _split(tickets, group_numbers(keys), positions(keys), share, f"{share:.0%} set apart")
 
 
 def split_by_time(tickets: Tickets, share: float) -> tuple[Tickets, Tickets]:
-    """(training, validation): the newest `share` is set apart; a template is as old as its first ticket.
+    """(training, validation): the newest `share` goes to validation; a template has its first ticket's time.
 
-    Tickets without a time are trained on.
+    Tickets without a time go to training.
     """
     groups = tickets.template_groups
     times = np.array(tickets.times)
@@ -44,7 +44,7 @@ def split_by_time(tickets: Tickets, share: float) -> tuple[Tickets, Tickets]:
 def _split(
     tickets: Tickets, groups: np.ndarray, position: np.ndarray, share: float, name: str
 ) -> tuple[Tickets, Tickets]:
-    """Hold out the groups below `share`, but leave each team a group to train on and validation one."""
+    """Hold out the groups below `share`, but leave each team a group to train on, and validation a group."""
     teams = np.array(tickets.teams)
     held_out = position < share
     for team in np.unique(teams):
@@ -59,7 +59,7 @@ def _split(
 
 
 def _smallest_to_spare(teams: np.ndarray, groups: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """The first group without which every team keeps a ticket; none where there is no such group."""
+    """Mask (tickets,) of the first group without which every team keeps a ticket; all False if none."""
     sizes = Counter(teams.tolist())
     for row in np.argsort(position, kind="stable"):
         group = groups == groups[row]

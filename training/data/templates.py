@@ -1,7 +1,8 @@
-"""Which tickets repeat each other: the same text, or the same template with other numbers in it.
+"""Repeated tickets: the same text, or the same template with other numbers.
 
-A monitoring system sends one alert a thousand times with another host, id or date. Such tickets stay on one
-side of a split, and figures can count each template once. A template follows from its own ticket alone.
+A monitoring system sends one alert a thousand times, each time with another host, id or date. Such tickets
+stay on one side of a split, and figures can count each template once. A ticket's template depends on its own
+text only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# What changes from one ticket of a template to the next: addresses, and whatever has a digit in it.
+# Tokens that vary between the tickets of a template: addresses, and everything with a digit.
 _VARIES = re.compile(r"\d|://|@")
 _WORD = re.compile(r"[^\W\d_]+")
 _MONTHS_AND_DAYS = frozenset(
@@ -38,20 +39,20 @@ def text_key(text: str) -> bytes:
 
 
 def template_key(text: str) -> bytes:
-    """Equal for texts whose words are the same but for numbers, ids, addresses, months and days."""
+    """Equal for texts with the same words, ignoring numbers, ids, addresses, months and days."""
     stays = " ".join(token for token in text.casefold().split() if not _VARIES.search(token))
     words = [word for word in _WORD.findall(stays) if word not in _MONTHS_AND_DAYS]
     return _digest(" ".join(words)) if words else text_key(text)
 
 
 def group_numbers(keys: Iterable[bytes]) -> np.ndarray:
-    """(tickets,) int64: equal keys have the same number; numbers count up from 0 in order of appearance."""
+    """(tickets,) int64: equal keys get the same number; numbers start at 0, in order of appearance."""
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def each_group_once(groups: np.ndarray) -> np.ndarray:
-    """(tickets,) weights that add up to 1 in each group: a mean with them counts every group once."""
+    """(tickets,) weights that add up to 1 in each group, so that a weighted mean counts each group once."""
     return 1 / np.bincount(groups)[groups] if len(groups) else np.zeros(0)
 
 
@@ -62,12 +63,12 @@ def first_of_each(groups: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Repetition:
-    """How much of a file repeats itself; counts of tickets."""
+    """How many tickets of a file are repetitions."""
 
     tickets: int
     same_text: int  # tickets with the text of an earlier one
-    same_template: int  # tickets with the template of an earlier one; those with the same text are among them
-    largest_template: int  # tickets of the template that comes most often
+    same_template: int  # tickets with the template of an earlier one, including those with the same text
+    largest_template: int  # tickets of the most frequent template
 
 
 def repetition(text_groups: np.ndarray, template_groups: np.ndarray) -> Repetition:
@@ -82,7 +83,7 @@ def repetition(text_groups: np.ndarray, template_groups: np.ndarray) -> Repetiti
 
 
 def positions(keys: Sequence[bytes]) -> np.ndarray:
-    """(tickets,) numbers from 0 to 1, spread evenly over different keys and the same for equal ones."""
+    """(tickets,) numbers from 0 to 1, uniform over different keys and equal for equal keys."""
     return np.array([int.from_bytes(key[:8], "big") / 2**64 for key in keys])
 
 

@@ -18,22 +18,22 @@ from training.data.templates import Repetition, group_numbers, repetition, templ
 from training.data.times import seconds
 
 STYLE_COLUMN = "style"
-MOST_STYLES = 50  # a column with more different values is no style, whatever its name
-# Longer texts are cut here: no router needs more, and one pasted log must not fill the memory.
+MOST_STYLES = 50  # a column with more different values is not a style
+# Longer texts are cut here, so that one pasted log cannot fill the memory.
 MAX_TEXT_CHARACTERS = 100_000
-TEAM_SPELLING = "a team's name with invisible characters or decomposed letters: the same team as without"
-NO_TEAM = "no team (empty, or NULL, N/A, none, -, (empty) and the like)"
+TEAM_SPELLING = "a team's name with invisible characters or decomposed letters, which are ignored"
+NO_TEAM = "no team (empty, or NULL, N/A, none, -, (empty) or similar)"
 
 
 @dataclass
 class Tickets:
-    """Tickets of one file, one list for each column; `texts` are cleaned as in serving."""
+    """The tickets of one file, one list per column; `texts` are cleaned as in serving."""
 
     file: str = ""
     ids: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     teams: list[str] = field(default_factory=list)
-    styles: list[str] = field(default_factory=list)  # empty when the file has no such column
+    styles: list[str] = field(default_factory=list)  # empty if the file has no such column
     rows: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)  # seconds since 1970 or nan; empty without such a column
 
@@ -57,7 +57,7 @@ class Tickets:
         )
 
     def followed_by(self, other: Tickets) -> Tickets:
-        """These tickets and then those; styles and times only where both have them."""
+        """These tickets, then those of `other`; with styles and times only if both have them."""
         return Tickets(
             f"{self.file} and {other.file}",
             self.ids + other.ids,
@@ -70,12 +70,12 @@ class Tickets:
 
     @cached_property
     def text_groups(self) -> np.ndarray:
-        """(tickets,) int64, equal for tickets whose texts are equal but for case and white space."""
+        """(tickets,) int64, equal for tickets whose texts differ only in case and white space."""
         return group_numbers(map(text_key, self.texts))
 
     @cached_property
     def template_groups(self) -> np.ndarray:
-        """(tickets,) int64, equal for tickets of one template: see `templates.template_key`."""
+        """(tickets,) int64, equal for tickets of one template (`templates.template_key`)."""
         return group_numbers(map(template_key, self.texts))
 
     @property
@@ -86,7 +86,7 @@ class Tickets:
 def read_tickets(
     path: Path, columns: Columns, faults: Faults, encoding: str | None = None, skip_rows: int = 0
 ) -> Tickets:
-    """All usable rows of one file; the others are counted in `faults`."""
+    """All usable rows of one file; the others are added to `faults`."""
     required = columns.required
     optional = [name for name in (*ID_COLUMNS, STYLE_COLUMN) if name not in required]
     tickets = Tickets(path.name)
@@ -121,10 +121,10 @@ def read_tickets(
 
 
 def _text(values: dict[str, str], columns: Columns, row: int, file: str, faults: Faults) -> str:
-    """The cleaned text of a row, each column cut where it is longer than any ticket."""
+    """The cleaned text of a row, each column cut after MAX_TEXT_CHARACTERS."""
     texts = [values[name] for name in columns.text]
     if max(map(len, texts)) > MAX_TEXT_CHARACTERS:
-        detail = f"text cut after {MAX_TEXT_CHARACTERS:,} characters (a quote that never closes?)"
+        detail = f"text cut after {MAX_TEXT_CHARACTERS:,} characters (is a closing quote missing?)"
         faults.add("huge_text", file, "keeps", detail, row)
         texts = [text[:MAX_TEXT_CHARACTERS] for text in texts]
     return clean_columns(texts)
@@ -133,7 +133,7 @@ def _text(values: dict[str, str], columns: Columns, row: int, file: str, faults:
 def _check_styles(tickets: Tickets, faults: Faults) -> None:
     styles = len(set(tickets.styles))
     if styles > MOST_STYLES:
-        detail = f"the column {STYLE_COLUMN!r} has {styles:,} different values: no figures for each"
+        detail = f"the column {STYLE_COLUMN!r} has {styles:,} different values and is ignored"
         faults.add("too_many_styles", tickets.file, "keeps", detail)
         tickets.styles = []
 
@@ -142,21 +142,21 @@ def _read_times(tickets: Tickets, times: list[str], column: str, faults: Faults)
     tickets.times = seconds(times, column)
     for row, time in zip(tickets.rows, tickets.times, strict=True):
         if math.isnan(time):
-            detail = f"no time in the column {column!r} that can be read; trained on, not validated on"
+            detail = f"no readable time in the column {column!r}; used for training only"
             faults.add("no_time", tickets.file, "keeps", detail, row)
     if tickets.times and all(map(math.isnan, tickets.times)):
-        detail = f"no value of {column!r} is a time; write 2026-12-31 14:05"
+        detail = f"no value of {column!r} is a time; write times like 2026-12-31 14:05"
         faults.add("no_times", tickets.file, "stops", detail)
 
 
 def clean_columns(texts: Sequence[str]) -> str:
-    """One text, cleaned and joined as serving does it: the first of several columns is the subject."""
+    """One text, cleaned and joined as in serving; the first of several columns is the subject."""
     *subject, text = [texts[0], "\n".join(text for text in texts[1:] if text)] if len(texts) > 1 else texts
     return join(subject[0] if subject else None, text).text
 
 
 def _repeats(ticket_id: str, text: str, seen: dict[str, bytes], row: int, file: str, faults: Faults) -> bool:
-    """True for a second row with the same id and text; an id on different texts is only told."""
+    """True for a second row with the same id and text; an id with different texts is only reported."""
     key = text_key(text)
     if ticket_id not in seen:
         seen[ticket_id] = key

@@ -1,4 +1,4 @@
-"""The times of tickets, in the ways in which programs write them."""
+"""Reads the times of tickets in the formats that helpdesks export."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NUMERIC = re.compile(
 _UNIX_TIME = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?")
 _SPELLED = ("%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y")
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-LONGEST = 60  # characters of a value; what is longer is no time
+LONGEST = 60  # characters; a longer value is not a time
 
 
 def seconds(values: Sequence[str], column: str) -> list[float]:
-    """Seconds since 1970 of each value, nan where it is no time.
+    """Seconds since 1970 of each value, nan if it is not a time.
 
-    Read are ISO 8601, Unix time, 31.12.2026 14:05, 12/31/2026 2:05 PM and spelled-out months in English.
-    DataError where nothing in the column tells days from months.
+    Accepts ISO 8601, Unix time, 31.12.2026 14:05, 12/31/2026 2:05 PM and English names of months. Raises
+    DataError if no value of the column shows whether the day or the month comes first.
     """
     stripped = [value.strip() if len(value) <= LONGEST else "" for value in values]
     day_first = _day_first(stripped, column)
@@ -33,7 +33,7 @@ def seconds(values: Sequence[str], column: str) -> list[float]:
 
 
 def _day_first(values: Sequence[str], column: str) -> bool:
-    """Whether 1.2.2026 and 1/2/2026 begin with the day."""
+    """Whether dates such as 1/2/2026 begin with the day."""
     matches = [match for value in values if (match := _NUMERIC.fullmatch(value)) and len(match["a"]) <= 2]
     if not matches or any(match["mark"] == "." or int(match["a"]) > 12 for match in matches):
         return True

@@ -1,7 +1,4 @@
-"""Typing errors: one word in every five gets one slip of the finger.
-
-A slip swaps two neighbouring letters, drops one, doubles one, or hits the key beside it.
-"""
+"""Simulated typing errors: a slip swaps two letters, drops one, doubles one, or hits a neighbouring key."""
 
 import random
 import re
@@ -12,7 +9,7 @@ KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
 def mistype(text: str, generator: random.Random, share: float = 0.2) -> str:
-    """The text with a slip in `share` of its words (runs of at least two letters), at least in one."""
+    """The text with a slip in `share` of its words (runs of at least two letters), in at least one."""
     words = list(WORD.finditer(text))
     if not words:
         return text
@@ -23,7 +20,7 @@ def mistype(text: str, generator: random.Random, share: float = 0.2) -> str:
 
 
 def slip(word: str, generator: random.Random) -> str:
-    """One slip in a word of at least two letters; what comes back differs from it."""
+    """The word, of at least two letters, with one slip that changes it."""
     kinds = list(SLIPS)
     generator.shuffle(kinds)
     for kind in kinds:
@@ -54,7 +51,7 @@ def _neighbour(word: str, at: int, generator: random.Random) -> str:
 
 
 def neighbours(letter: str) -> str:
-    """The keys to the left and right on an English keyboard, in the letter's case; "" for other letters."""
+    """The keys left and right of a letter on an English keyboard, in its case; "" for other characters."""
     for row in KEYBOARD:
         at = row.find(letter.lower())
         if at >= 0:

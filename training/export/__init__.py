@@ -1,1 +1,1 @@
-"""The trained network as an ONNX graph and as a bundle."""
+"""Exports the trained network as an ONNX graph and builds the bundle."""

@@ -46,10 +46,9 @@ def uncalibrated_bundle(
 
 
 def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) -> Bundle:
-    """Temperature, what is in scope, and the trade-off of precision and coverage, through the exported graph.
+    """The bundle with temperature, scope statistics and thresholds, fitted on the exported graph's logits.
 
-    `precision` is the share of routed tickets that should be right; None: the bundle's default
-    (`Tradeoff.default`).
+    `precision` is the share of routed tickets that should be right; None: `Tradeoff.default`.
     """
     dataset = dataset.with_distinct_valid()
     train, valid = dataset.train, dataset.valid
@@ -74,7 +73,7 @@ def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) 
 
 
 def team_numbers(dataset: Dataset) -> np.ndarray:
-    """The teams of the validation tickets (tickets,) as their places among the teams."""
+    """The teams of the validation tickets, as indices (tickets,)."""
     number = {team: place for place, team in enumerate(dataset.teams)}
     return np.array([number[team] for team in dataset.valid.teams])
 
@@ -91,7 +90,7 @@ def validate(bundle: Bundle, dataset: Dataset) -> tuple[Answers, Evaluation]:
 
 
 def with_metrics(bundle: Bundle, answers: Answers, evaluation: Evaluation) -> Bundle:
-    """Add the validation metrics, and the reference that serving compares its traffic with."""
+    """Add the validation metrics, and the reference distribution for drift detection."""
     counts = np.array([max(1, one.tokens) for one in answers.tickets])
     unknown = np.array([one.unknown for one in answers.tickets]) / counts
     traffic = reference(

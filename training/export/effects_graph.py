@@ -1,15 +1,15 @@
-"""How much each token adds to the difference between two teams, as a part of the exported graph.
+"""The `effects` output of the exported graph: each token's contribution to the difference between teams.
 
-Hold the attention weights, the scale of every layer norm and the open ReLUs as this ticket set them, and
-the network is linear in its token embeddings. Its logits then split exactly into one share per token and a
-rest that no token brings (biases, positions, the average embedding); a token brings the pair it makes with
-its left neighbour, where the network has pairs, and its row of word counts as it is:
+With the attention weights, the standard deviations of the layer norms and the active ReLUs of a ticket held
+fixed, the network is linear in its token embeddings. The logits then split exactly into one effect per token
+and a rest that is independent of the tokens (biases, positions, the average embedding). A token's effect
+includes that of its pair with the left neighbour, and its score in the word counts:
 
     contrast · logits = sum of effects + rest
 
-The shares are found by one walk back through that linear network, which costs about as much as the way
-there (Ali et al. 2022, "XAI for Transformers: Better Explanations through Conservative Propagation"). How
-faithful they are, next to leave-one-out and others, is measured by `python -m service.tools.faithfulness`.
+The effects are one backward pass through the linear network, which costs about as much as the forward pass
+(Ali et al. 2022, "XAI for Transformers: Better Explanations through Conservative Propagation").
+`python -m service.tools.faithfulness` compares them with leave-one-out and other methods.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from training.export.graph_builder import GraphBuilder
 
-# The average embedding is the reference: padding and the unknown token have no part in it.
+# The reference is the average embedding of all tokens but padding and the unknown token.
 FIRST_WORD_ID = 2
-END = np.iinfo(np.int64).max  # of a Slice: to the end
+END = np.iinfo(np.int64).max  # of a Slice
 
 
 class BlockActivations(NamedTuple):
-    """Values inside one block, by their names in the graph: what the ReLU let through
-    (batch * n, feed_forward), and the attention weights (batch, heads, n, n)."""
+    """Names of values in a block: ReLU output (batch * n, feed_forward), attention (batch, heads, n, n)."""
 
-    opened: str
+    relu: str
     attention: str
 
 
 def effects_on_request(graph: GraphBuilder, blocks: list[BlockActivations], teams: int) -> None:
-    """Add `effects` (batch, n) in an If that runs when `contrast` (1 or batch, teams) is given.
+    """Add `effects` (batch, n) in an If that runs only if `contrast` (1 or batch, teams) is given.
 
-    Left out, `contrast` is empty: the branch does not run and `effects` has size 0. Padding has effect 0.
+    Without it, `contrast` is empty, the branch does not run and `effects` has size 0. Padding has effect 0.
     """
     graph.constant("contrast", np.zeros((0, teams)))
     average = graph.initializers["token"][FIRST_WORD_ID:].mean(axis=0, dtype=np.float32)
@@ -79,8 +78,8 @@ def _walk_back(back: GraphBuilder, blocks: list[BlockActivations], wide: int, co
     for number, passed in reversed(list(enumerate(blocks))):
         prefix = f"blocks.{number}"
         inner = back.op("Gemm", g, f"{prefix}.down.weight", transB=1)
-        was_open = back.op("Cast", passed.opened, to=TensorProto.BOOL)
-        inner = back.op("Where", was_open, inner, "visible")  # ReLU; "visible" is a 0
+        active = back.op("Cast", passed.relu, to=TensorProto.BOOL)
+        inner = back.op("Where", active, inner, "visible")  # ReLU; "visible" is the constant 0
         inner = back.op("Gemm", inner, f"{prefix}.up.weight", transB=1)
         g = back.op("Add", g, _norm_back(back, f"{prefix}.norm_2", inner, last_axis))
         read = _attention_back(back, f"{prefix}.attention", passed.attention, g)
@@ -99,7 +98,7 @@ def _walk_back(back: GraphBuilder, blocks: list[BlockActivations], wide: int, co
 
 
 def _counts_back(back: GraphBuilder) -> str:
-    """What each token adds by its word counts (batch, n): what it weighs times its row's contrast."""
+    """The effects (batch, n) of the word counts: each token's share times its row's contrast."""
     by_row = back.op("MatMul", "count_rows", back.op("Unsqueeze", "contrast", _axis(back, 2)))
     return back.op(
         "Mul", back.op("Squeeze", by_row, _axis(back, 2)), back.op("Squeeze", "count_shares", "one")
@@ -107,7 +106,7 @@ def _counts_back(back: GraphBuilder) -> str:
 
 
 def _wide_back(back: GraphBuilder, by_wide: str, last_axis: str, middle_axis: str) -> str:
-    """Shares (batch, n) of what goes past the blocks: gate and norm held, a weighted mean of rows."""
+    """The effects (batch, n) of the wide embeddings, with the gate's weights and the norm held fixed."""
     by_mean = back.op("Unsqueeze", _norm_back(back, "wide.norm", by_wide, last_axis), middle_axis)
     by_token = back.op("Mul", back.op("Transpose", "wide_shares", perm=[0, 2, 1]), by_mean)
     brought = back.op("Sub", "wide_rows", "wide_mean_token")
@@ -115,14 +114,14 @@ def _wide_back(back: GraphBuilder, by_wide: str, last_axis: str, middle_axis: st
 
 
 def _norm_back(back: GraphBuilder, name: str, g: str, last_axis: str) -> str:
-    """Through a layer norm whose standard deviation is held: (g · scale - its mean) / deviation."""
+    """Backward through a layer norm with a fixed standard deviation: (g · scale - its mean) / deviation."""
     scaled = back.op("Mul", g, f"{name}.scale")
     centred = back.op("Sub", scaled, back.op("ReduceMean", scaled, last_axis))
     return back.op("Mul", centred, f"{name}.per_deviation")
 
 
 def _attention_back(back: GraphBuilder, prefix: str, attention: str, g: str) -> str:
-    """Through W_O, the weights and W_V; the weights are held, so queries and keys have no part."""
+    """Backward through W_O, the fixed attention weights and W_V; queries and keys have no effect."""
     g = back.op("Reshape", back.op("Gemm", g, f"{prefix}.W_O.weight", transB=1), "split_heads")
     g = back.op("Transpose", g, perm=[0, 2, 1, 3])  # (batch, heads, n, d_k)
     read_by = back.op("Transpose", attention, perm=[0, 1, 3, 2])

@@ -1,4 +1,4 @@
-"""A bundle's graph back as a torch network: to look inside, to compare, to go on training."""
+"""Converts a bundle's graph back to a torch network, to inspect, compare or fine-tune it."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from models.network import Network, NetworkConfig
 
 
 def from_onnx(model: bytes | Path) -> Network:
-    """The network that `export.to_onnx` wrote, in evaluation mode; ValueError for any other graph."""
+    """The network that `to_onnx` exported, in evaluation mode; ValueError for any other graph."""
     graph = onnx.load_model_from_string(model if isinstance(model, bytes) else model.read_bytes()).graph
     stored = {
         tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in graph.initializer
@@ -46,7 +46,7 @@ def _config(stored: dict[str, torch.Tensor]) -> NetworkConfig:
 
 
 def _as_trained(name: str, stored: dict[str, torch.Tensor], d_k: int) -> torch.Tensor:
-    """Undo the export: Gemm's transposition, and the scale inside the query weights."""
+    """A parameter as in training: without Gemm's transposition and the scale of the query weights."""
     owner, _, kind = name.rpartition(".")
     if owner == "position":
         return stored[owner]
@@ -57,7 +57,7 @@ def _as_trained(name: str, stored: dict[str, torch.Tensor], d_k: int) -> torch.T
         return stored[owner.removeprefix("wide.")][:, d:].float()
     if owner in ("counts.token", "counts.bigram"):
         return stored[owner].float()
-    if name == "wide.gate.bias":  # moves no share, so the graph has none
+    if name == "wide.gate.bias":  # softmax cancels it, so it is not in the graph
         return torch.zeros(1)
     if owner.rpartition(".")[2].startswith("norm"):
         return stored[f"{owner}.{'scale' if kind == 'weight' else 'shift'}"]

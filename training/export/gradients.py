@@ -1,8 +1,4 @@
-"""Gradient explanations in torch, to compare with those that the service can make without it.
-
-`candidates` is what `python -m service.tools.faithfulness` asks for: functions of one ticket's ids and
-contrast.
-"""
+"""Gradient attributions in torch, for `python -m service.tools.faithfulness` to compare with `effects`."""
 
 from __future__ import annotations
 
@@ -24,59 +20,61 @@ Attribution = Callable[[Sequence[int], np.ndarray], np.ndarray]
 
 
 def candidates(bundle: Path) -> dict[str, Attribution]:
-    """Attributions by name; each takes ids and contrast (teams,) and gives (tokens,)."""
+    """Attributions by name; each maps the ids and contrast (teams,) of a ticket to effects (tokens,)."""
     network = from_onnx(bundle / "model.onnx")
     for parameter in network.parameters():
         parameter.requires_grad_(False)
     return {
         "gradient x input": partial(integrated_gradients, network, torch.ones(1)),
-        "integrated gradients, 4 steps": partial(integrated_gradients, network, middles(4)),
-        "integrated gradients, 20 steps": partial(integrated_gradients, network, middles(20)),
+        "integrated gradients, 4 steps": partial(integrated_gradients, network, midpoints(4)),
+        "integrated gradients, 20 steps": partial(integrated_gradients, network, midpoints(20)),
     }
 
 
-def middles(steps: int) -> Tensor:
-    """The middle of each of `steps` stretches from 0 to 1."""
+def midpoints(steps: int) -> Tensor:
+    """The midpoints of `steps` equal intervals from 0 to 1."""
     return (torch.arange(steps) + 0.5) / steps
 
 
 def integrated_gradients(
     network: Network, shares: Tensor, ids: Sequence[int], contrast: np.ndarray
 ) -> np.ndarray:
-    """Mean gradient on the straight way from the average embedding to the ticket's, times that way (tokens,).
+    """The mean gradient along the line from the average embedding to the ticket's, times the line (tokens,).
 
-    `shares` says where on the way the gradient is taken; 1 alone is gradient times input.
+    `shares` are the points on the line at which the gradient is taken; 1 alone is gradient times input.
     Source: Sundararajan, Taly and Yan (2017), "Axiomatic Attribution for Deep Networks".
     """
-    with _on_the_way(network, shares) as met:
+    with _interpolated(network, shares) as lookups:
         logits = network(torch.tensor([ids]).expand(len(shares), -1))
     difference = (logits @ torch.from_numpy(contrast).to(logits.dtype)).sum()
-    gradients = torch.autograd.grad(difference, [point for point, _ in met])
-    parts = [(g.mean(0) * way[0]).sum(-1) for g, (_, way) in zip(gradients, met, strict=True)]
+    gradients = torch.autograd.grad(difference, [point for point, _ in lookups])
+    parts = [(g.mean(0) * line[0]).sum(-1) for g, (_, line) in zip(gradients, lookups, strict=True)]
     effects: np.ndarray = torch.stack(parts).sum(0).numpy()
     return effects
 
 
 @contextmanager
-def _on_the_way(network: Network, shares: Tensor) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """While this lasts, embeddings that tokens bring are moved towards their average; row s of a batch is at
-    shares[s]. Gives (where they are, the whole way) of each table that was looked up."""
-    met: list[tuple[Tensor, Tensor]] = []
+def _interpolated(network: Network, shares: Tensor) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """A context in which row s of a batch gets embeddings at shares[s] between their average and themselves.
 
-    def move(reference: Tensor, _: Any, __: Any, found: Tensor) -> Tensor:
-        way = found - reference
-        point = (reference + shares[:, None, None] * way).requires_grad_()
-        met.append((point, way))
+    Yields a list of (interpolated embeddings, embeddings - average), one for each table that is looked up.
+    """
+    lookups: list[tuple[Tensor, Tensor]] = []
+
+    def interpolate(reference: Tensor, _: Any, __: Any, found: Tensor) -> Tensor:
+        line = found - reference
+        point = (reference + shares[:, None, None] * line).requires_grad_()
+        lookups.append((point, line))
         return point
 
     hooks = []
     for name, table in network.named_modules():
         if isinstance(table, nn.Embedding) and name != "position":
-            nothing = name.endswith("bigram")  # a pair has its own row or none
-            reference = torch.zeros(()) if nothing else table.weight[FIRST_WORD_ID:].mean(0)
-            hooks.append(table.register_forward_hook(partial(move, reference)))
+            # The reference of a pair's row is 0: without the pair there is no row.
+            reference = torch.zeros(()) if name.endswith("bigram") else table.weight[FIRST_WORD_ID:].mean(0)
+            hooks.append(table.register_forward_hook(partial(interpolate, reference)))
     try:
-        yield met
+        yield lookups
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,4 +1,4 @@
-"""Nodes and initializers of an ONNX graph that is being written by hand."""
+"""Builds an ONNX graph node by node."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ OPSET, IR_VERSION = 18, 10
 
 
 class GraphBuilder:
-    """Nodes and initializers of a graph that is being written; names are made up as needed."""
+    """The nodes and initializers of a graph under construction; names are generated if not given."""
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
@@ -22,13 +22,13 @@ class GraphBuilder:
         return name
 
     def op(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
-        """Add a node with one output and give the output's name."""
+        """Add a node with one output and return the output's name."""
         output = name or f"{self.prefix}{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [output], name=output, **attributes))
         return output
 
     def split(self, value: str, sizes: str, outputs: list[str]) -> None:
-        """Cut the last axis into outputs of the given sizes."""
+        """Split the last axis into outputs of the given sizes."""
         self.nodes.append(helper.make_node("Split", [value, sizes], outputs, name=f"split_{value}", axis=-1))
 
     def model(self, inputs: list, outputs: list) -> onnx.ModelProto:

@@ -1,12 +1,12 @@
-"""The trained network as an ONNX graph, written node by node so that nothing runs that is not needed.
+"""Exports the trained network as an ONNX graph, built node by node to avoid unnecessary operations.
 
-Tokens of all tickets stand in one (batch * tokens, d) matrix, so that every projection is a single Gemm
-with its bias; the scale 1/sqrt(d / heads) is part of the query weights; the mask is one small row per
-ticket, made once. Only standard operators: the graph runs on every provider.
+The tokens of all tickets form one (batch * tokens, d) matrix, so that every projection is a single Gemm with
+its bias. The scale 1/sqrt(d / heads) is part of the query weights. The mask is computed once, one row per
+ticket. All operators are standard, so that the graph runs on every provider.
 
-`attention` sits in an If on `with_attention`, a graph input that may be left out (then it is False, the
-branch does not run and the output has size 0). `effects` (`training.export.effects_graph`) likewise,
-on `contrast`.
+`attention` is in an If on the optional input `with_attention`. By default that is False, the branch does not
+run and the output has size 0. `effects` (`training.export.effects_graph`) depends on `contrast` in the same
+way.
 """
 
 import math
@@ -19,10 +19,9 @@ from models.network import MAX_DISTANCE, MIN_SQUARED_NORM, PAIR_MULTIPLIER, Netw
 from training.export.effects_graph import BlockActivations, effects_on_request
 from training.export.graph_builder import GraphBuilder
 
-# Added to the scores of padding: exp of it is exactly 0, and unlike -inf it leaves a ticket of nothing
-# but padding without NaN.
+# Added to the scores of padding: exp gives exactly 0, and unlike -inf no NaN for a ticket of padding alone.
 HIDDEN = np.float32(-1e9)
-LAID = 256  # relative positions of tickets up to this many tokens are cut from a stored square
+STORED_TOKENS = 256  # up to this many tokens, relative biases are sliced from a stored square matrix
 
 
 def to_onnx(network: Network) -> bytes:
@@ -63,10 +62,10 @@ def to_onnx(network: Network) -> bytes:
 
 
 def _embed(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
-    """What enters the first block (batch, n, d).
+    """The input of the first block (batch, n, d).
 
-    `token_rows` is the part of it that the tokens bring, and `wide_rows` (batch, n, wide) what they bring to
-    the way past the blocks: columns of the same tables, so that each token is looked up once.
+    `token_rows` is that input without positions, and `wide_rows` (batch, n, wide) the input of `Wide`. Both
+    are columns of the same tables, so that each token is looked up once.
     """
     pairs = "bigram.weight" in weights
     columns = {"token_rows": _width(weights, "token")}
@@ -93,30 +92,29 @@ def _width(weights: dict[str, np.ndarray], table: str) -> int:
 def _rows(
     graph: GraphBuilder, table: str, weights: dict[str, np.ndarray], ids: str, *, name: str = ""
 ) -> str:
-    """Rows of an embedding table and of what stands beside it, in float16 where that loses nothing."""
+    """Look up rows of an embedding table joined with the wide one, stored in float16 if that is exact."""
     tables = (f"{owner}{table}.weight" for owner in ("", "wide."))
     parts = [weights[name] for name in tables if name in weights]
     values = np.concatenate(parts, axis=1)
     halves = values.astype(np.float16)
     if not np.array_equal(halves.astype(np.float32), values):
         return graph.op("Gather", graph.constant(table, values), ids, name=name)
-    # ONNX Runtime widens the table once, when it opens the graph: cast rows would cost each ticket a step.
+    # ONNX Runtime converts the table once, when it opens the graph; casting rows would cost time per ticket.
     whole = graph.op("Cast", graph.constant(table, halves, np.float16), to=TensorProto.FLOAT)
     return graph.op("Gather", whole, ids, name=name)
 
 
 def _pairs(graph: GraphBuilder, name: str, rows: int) -> str:
-    """`models.network.bigram_rows` (batch, n); `name` is that of the constant with the number of rows."""
+    """`models.network.bigram_rows` (batch, n); `name` is the constant with the number of rows."""
     left = graph.op("Pad", "input_ids", graph.constant("shift_right", [0, 1, 0, -1], np.int64))
     left = graph.op("Mul", left, graph.constant("pair", PAIR_MULTIPLIER, np.int64))
     return graph.op("Mod", graph.op("Add", left, "input_ids"), graph.constant(name, rows, np.int64))
 
 
 def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
-    """`mask`, what every block adds to its scores: padding (batch, 1, 1, n), and relative positions.
+    """`mask`, added to the scores in every block: the mask of padding (batch, 1, 1, n) and relative biases.
 
-    The relative positions of rows up to LAID tokens are cut from a stored square; longer ones take a way of
-    their own.
+    The relative biases of up to STORED_TOKENS tokens are sliced from a stored matrix, others are computed.
     """
     if network.config.positions == "learned":
         graph.op("Identity", padding, name="mask")
@@ -127,12 +125,12 @@ def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
         "scalar_one": 1,
         "two": [2],
         "line": [0, -1],
-        "laid": LAID,
+        "laid": STORED_TOKENS,
     }
     for name, value in {**ints, "last_axis": [2], "starts": [0, 0], "heads": [network.config.heads]}.items():
         graph.constant(name, value, np.int64)
     graph.constant("distance", network.bias.numpy())
-    graph.constant("laid_distance", network.relative(LAID).numpy())
+    graph.constant("laid_distance", network.relative(STORED_TOKENS).numpy())
     n = graph.op("Shape", "input_ids", start=1, name="tokens")  # (1,)
     count = graph.op("Squeeze", n, "zero", name="token_count")
     short, long = GraphBuilder("short_"), GraphBuilder("long_")
@@ -154,8 +152,8 @@ def _mask(graph: GraphBuilder, network: Network, padding: str) -> None:
 def _lay_distances(graph: GraphBuilder, n: str, scalar: str) -> None:
     """`models.network.Network.relative` (heads, n, n) for any n, as `away_long`.
 
-    Reader r looks at token t over away[t - r]: each row is the row before, read one number earlier. So one
-    line of 2n numbers is laid down n times and cut anew into rows of 2n - 1, of which the first n stay.
+    The bias of query r and key t is line[t - r + n], so each row is the previous one shifted by one. The line
+    of 2n numbers is therefore repeated n times and reshaped to rows of 2n - 1, of which the first n are used.
     """
     places = graph.op("Range", graph.op("Neg", scalar), scalar, "scalar_one")  # -n .. n - 1
     index = graph.op("Add", graph.op("Clip", places, "nearest", "reach"), "reach")
@@ -172,7 +170,7 @@ def _lay_distances(graph: GraphBuilder, n: str, scalar: str) -> None:
 def _norm(graph: GraphBuilder, weights: dict[str, np.ndarray], name: str, x: str) -> str:
     scale = graph.constant(f"{name}.scale", weights[f"{name}.weight"])
     shift = graph.constant(f"{name}.shift", weights[f"{name}.bias"])
-    outputs = [f"{name}.out", "", f"{name}.per_deviation"]  # the last is what `effects` divides by
+    outputs = [f"{name}.out", "", f"{name}.per_deviation"]  # 1 / standard deviation, for `effects`
     node = helper.make_node(
         "LayerNormalization", [x, scale, shift], outputs, name=outputs[0], axis=-1, epsilon=1e-5
     )
@@ -198,7 +196,7 @@ def _linear(
 def _block(
     graph: GraphBuilder, weights: dict[str, np.ndarray], number: int, x: str, d_k: int
 ) -> tuple[str, BlockActivations]:
-    """One pre-norm block on x (batch * n, d); also what passed through its inside."""
+    """One pre-norm block on x (batch * n, d): its output, and the activations that `effects` needs."""
     prefix = f"blocks.{number}"
     normed = _norm(graph, weights, f"{prefix}.norm_1", x)
 
@@ -239,7 +237,7 @@ def _mean_and_head(
 
 
 def _counts(graph: GraphBuilder, weights: dict[str, np.ndarray]) -> str:
-    """`models.network.WordCounts` (batch, teams); `count_shares` (batch, 1, n) is what each token weighs."""
+    """`models.network.WordCounts` (batch, teams); `count_shares` (batch, 1, n) are its token weights."""
     pair_rows = _pairs(graph, "count_pairs", len(weights["counts.bigram.weight"]))
     rows = _rows(graph, "counts.token", weights, "input_ids")
     rows = graph.op("Add", rows, _rows(graph, "counts.bigram", weights, pair_rows))
@@ -274,7 +272,7 @@ def _wide(graph: GraphBuilder, weights: dict[str, np.ndarray], padding: str) -> 
 
 
 def _attention_on_request(graph: GraphBuilder, weights: list[str]) -> None:
-    """attention (batch, blocks, heads, n, n) behind the switch; rows of padding are 0 as its columns are."""
+    """`attention` (batch, blocks, heads, n, n), if `with_attention`; rows and columns of padding are 0."""
     yes = GraphBuilder()
     axis = yes.op("Constant", value=numpy_helper.from_array(np.array([1], dtype=np.int64)), name="block_axis")
     rows = yes.op(

@@ -1,8 +1,8 @@
-"""Where training computes: on the CPU, on a GPU, or on the CPU with attention.cu in PyTorch's place.
+"""The device to train on: the CPU, a GPU, or the CPU with attention.cu emulated.
 
-On a GPU every attention of every step runs attention.cu, forward and backward: `kernels.attention` knows no
-other way there. "emulator" executes the same file on the CPU, thread by thread, thousands of times slower: it
-shows on any machine that the kernel trains a router.
+On a GPU all attention runs through attention.cu, forward and backward. "emulator" executes the same file on
+the CPU, thread by thread, thousands of times slower; it demonstrates on any machine that the kernel can train
+a router.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ DEVICE_NAMES: tuple[str, ...] = get_args(DeviceName)
 
 
 class DeviceError(ValueError):
-    """A device that was asked for and is not there."""
+    """The requested device is not available."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """`torch_device` holds the network and its batches; `emulates` runs attention.cu on the CPU."""
+    """`torch_device` holds the network and its batches; if `emulates`, attention.cu is emulated."""
 
     torch_device: torch.device
     emulates: bool = False
 
     @contextlib.contextmanager
     def attention(self) -> Iterator[None]:
-        """Within this context, attention on this device is executed as the device says."""
+        """A context in which attention runs through the emulator if this device emulates."""
         with emulated() if self.emulates else contextlib.nullcontext():
             yield
 
@@ -48,10 +48,10 @@ CPU = Device(torch.device("cpu"))
 
 
 def choose_device(name: str) -> Device:
-    """The device of that name; "auto" takes a GPU where PyTorch finds one, else the CPU.
+    """The device with this name; "auto" is a GPU if PyTorch finds one, else the CPU.
 
-    Of several processes on one machine, each takes the GPU of its local rank. Raises DeviceError where the
-    device is not there.
+    Of several processes on one machine, each uses the GPU of its local rank. Raises DeviceError if the device
+    is not available.
     """
     if name == "emulator":
         if emulator.compiler() is None:
@@ -69,7 +69,7 @@ def choose_device(name: str) -> Device:
 
 
 class LaunchCounter:
-    """How often attention.cu was launched since this object was made."""
+    """Counts the launches of attention.cu since this object was created."""
 
     def __init__(self) -> None:
         self._before = launches()

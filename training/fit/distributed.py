@@ -43,7 +43,7 @@ def local_rank() -> int:
 
 
 def local_rows(rows: np.ndarray) -> np.ndarray:
-    """Positions in the batch `rows` that this rank trains on; may be none."""
+    """Positions in the batch `rows` that this rank trains on; may be empty."""
     return np.arange(rank(), len(rows), world_size())
 
 
@@ -55,7 +55,7 @@ def all_reduce(values: torch.Tensor) -> torch.Tensor:
 
 
 def all_reduce_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Replace each gradient by its sum over all ranks, in one message; a missing gradient counts as zero."""
+    """Replace each gradient by its sum over all ranks, in one call; a missing gradient counts as zero."""
     if world_size() == 1:
         return
     held = list(parameters)

@@ -1,11 +1,11 @@
-"""The training loop: batches of equal length, Adam, a checkpoint after each epoch.
+"""The training loop: batches of similar length, Adam, a checkpoint after each epoch.
 
 A recipe may add a cosine schedule with warm-up, weight decay, token dropout, soft labels and sentence vectors
 (`training.teachers.soft_labels`), and an exponential moving average (EMA) of the weights. With an EMA, the
 averaged weights are validated and exported.
 
-Every random choice of an epoch depends only on the seed and the epoch's number. A run that was killed
-therefore continues from its last checkpoint and ends with the same weights as an uninterrupted run.
+All random numbers of an epoch depend only on the seed and the epoch's number, so that a run that was killed
+and continues from its last checkpoint ends with the same weights as an uninterrupted run.
 """
 
 import copy
@@ -30,10 +30,10 @@ from training.fit.device import CPU, Device
 from training.recipe import Recipe
 
 EVALUATION_BATCH = 128
-WARM_UP = 0.1  # share of the steps in which a cosine schedule rises
-LAST_RATE = 0.02  # share of the learning rate at the end of a cosine schedule
+WARM_UP = 0.1  # share of the steps, with a cosine schedule
+LAST_RATE = 0.02  # learning rate at the end of a cosine schedule, relative to the recipe's
 EMA_EVERY = 4  # steps
-MAX_GRADIENT_NORM = 1.0  # norm; only with a cosine schedule
+MAX_GRADIENT_NORM = 1.0  # only with a cosine schedule
 MIN_TOKENS_FOR_DROPOUT = 4  # shorter tickets keep all their tokens
 REPLACED_BY_UNKNOWN = 0.5  # share of the dropped tokens that become the unknown token
 
@@ -44,12 +44,11 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Examples:
-    """Tokens and targets of one split; `targets` (tickets,) int64 are positions in the list of teams.
+    """Tokens and targets of one split; `targets` (tickets,) int64 are indices of teams.
 
-    `importance` (tickets,) is the weight of each in the loss, 1 on average; None: all alike.
-
-    For distillation also `soft` labels (tickets, teams), the weight `trust` (tickets,) of the hard label
-    beside them, and the `vectors` (tickets, size) to predict, zero where a ticket has none.
+    For distillation: `soft` labels (tickets, teams); `trust` (tickets,), the weight of the hard label, 1 -
+    that of the soft label; and the `vectors` (tickets, size) to predict, 0 for tickets without one.
+    `importance` (tickets,) weights the loss, 1 on average; None means equal weights.
     """
 
     tokens: TokenIds
@@ -60,7 +59,7 @@ class Examples:
     importance: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> "Examples":
-        """The same examples with their targets on `device`; the tokens stay, batches of them are moved."""
+        """The same examples with their targets on `device`; tokens are moved batch by batch."""
         targets, *rest = (
             None if values is None else values.to(device)
             for values in (self.targets, self.soft, self.trust, self.vectors, self.importance)
@@ -83,7 +82,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Step:
-    """The state after one batch, for the progress bar."""
+    """Progress after one batch."""
 
     epoch: int
     done: int  # training tickets seen, over all epochs
@@ -184,10 +183,10 @@ def fit(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     device: Device = CPU,
 ) -> list[Epoch]:
-    """Train `network` in place on `device` and return its history; the network ends on the CPU.
+    """Train `network` in place on `device`, move it to the CPU, and return its history.
 
-    Continues from `checkpoint` if that has the same `identity` (data, recipe, versions), whatever
-    device it was written on.
+    Continues from `checkpoint` if it has the same `identity` (data, recipe, versions), also if it was written
+    on another device.
     """
     network.to(device.torch_device)
     train, valid = train.to(device.torch_device), valid.to(device.torch_device)
@@ -278,7 +277,7 @@ def token_dropout(ids: torch.Tensor, share: float, generator: np.random.Generato
     draw = generator.random(batch.shape)
     long = (batch != 0).sum(axis=1, keepdims=True) >= MIN_TOKENS_FOR_DROPOUT
     out = (draw < share) & (batch != 0) & long
-    out &= (~out & (batch != 0)).any(axis=1, keepdims=True)  # not all of them
+    out &= (~out & (batch != 0)).any(axis=1, keepdims=True)  # never all tokens of a ticket
     unknown = out & (draw < share * REPLACED_BY_UNKNOWN)
     kept = np.where(unknown, UNKNOWN_ID, np.where(out, 0, batch))
     order = np.argsort(kept == 0, axis=1, kind="stable")
@@ -308,7 +307,7 @@ def predict(network: nn.Module, tokens: TokenIds) -> torch.Tensor:
 
 
 def _save(path: Path, identity: str, learner: Learner, history: list[Epoch]) -> None:
-    """Write beside, flush to disk, rename: a kill at any moment leaves the old or the new checkpoint."""
+    """Write a checkpoint atomically: a kill at any time leaves the old or the new one."""
     state = {
         "identity": identity,
         "learner": learner.state(),
@@ -324,15 +323,15 @@ def _save(path: Path, identity: str, learner: Learner, history: list[Epoch]) -> 
 
 
 def _resume(path: Path, identity: str, learner: Learner) -> list[Epoch]:
-    """Load the checkpoint if it has this identity; returns the epochs already done."""
+    """Load the checkpoint if it has this identity, and return the history of its epochs."""
     if not path.exists():
         return []
     try:
-        # No pickled code runs. `load` copies the tensors to the device of this run.
+        # weights_only: no pickled code runs. `load` copies the tensors to the device of this run.
         state = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # the loader's exceptions share no base class
         raise CheckpointError(
-            f"{path} is not a checkpoint, delete it: {str(error).splitlines()[0]}"
+            f"{path} cannot be read as a checkpoint; delete it: {str(error).splitlines()[0]}"
         ) from None
     if state["identity"] != identity:
         return []

@@ -1,4 +1,4 @@
-"""The network and the word counts as one: how much each says is chosen on the validation tickets."""
+"""Combines the network and the word counts; their weights are chosen on the validation tickets."""
 
 from dataclasses import replace
 
@@ -11,12 +11,12 @@ from training.fit.loop import Examples, predict
 from training.teachers.soft_labels import fit_temperature
 
 SHARES = np.linspace(0, 1, 11)  # of the word counts in the logits
-USUAL = 0.6  # the share that was best, or nearly, on most data sets (docs/decisions.md)
-FAR = 1.0  # what a share that is one half further must be better by, times the root of the tickets
+PRIOR_SHARE = 0.6  # the best share, or nearly, on most data sets (docs/decisions.md)
+PRIOR_STRENGTH = 1.0  # penalty for a share 0.5 away from PRIOR_SHARE, times the root of the number of tickets
 
 
 def mix(network: Network, counts: WordCounts, valid: Examples) -> Network:
-    """One network whose logits are a weighted sum of both, each brought to its own temperature before."""
+    """One network whose logits are the weighted sum of both logits, each divided by its own temperature."""
     targets = valid.targets.numpy()
     deep, wide = predict(network, valid.tokens).numpy(), predict(counts, valid.tokens).numpy()
     deep_scale, wide_scale = 1 / fit_temperature(deep, targets)[1], 1 / fit_temperature(wide, targets)[1]
@@ -35,15 +35,15 @@ def mix(network: Network, counts: WordCounts, valid: Examples) -> Network:
 
 
 def choose_share(deep: np.ndarray, wide: np.ndarray, targets: np.ndarray) -> float:
-    """The share of `wide` beside `deep` (tickets, teams) with which most is right.
+    """The share of `wide`, the rest being `deep` (both (tickets, teams) logits), with the best quality.
 
-    By accuracy, with a fifth of macro-F1, smoothed over neighbouring shares. A share far from USUAL must be
-    better by more; by how much falls with the root of the tickets, as the luck of the draw does.
+    The quality is accuracy with a fifth of macro-F1, smoothed over neighbouring shares. A penalty for the
+    distance from PRIOR_SHARE shrinks with the root of the number of tickets, as the sampling error does.
     """
     found = np.array([_quality((1 - share) * deep + share * wide, targets) for share in SHARES])
     around = np.convolve(np.pad(found, 1, mode="edge"), [0.25, 0.5, 0.25], mode="valid")
-    luck = FAR * (2 * (SHARES - USUAL)) ** 2 / np.sqrt(len(targets))
-    return float(SHARES[np.argmax(around - luck)])
+    penalty = PRIOR_STRENGTH * (2 * (SHARES - PRIOR_SHARE)) ** 2 / np.sqrt(len(targets))
+    return float(SHARES[np.argmax(around - penalty)])
 
 
 def _quality(logits: np.ndarray, targets: np.ndarray) -> float:

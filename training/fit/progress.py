@@ -1,4 +1,4 @@
-"""The progress display of a training run: a bar with loss, accuracy and time left, and a line per epoch."""
+"""The console output of a training run: a bar with loss, accuracy and time left, and a line per epoch."""
 
 import sys
 from types import TracebackType
@@ -10,7 +10,7 @@ from training.fit.loop import Epoch, Step
 
 
 class Progress:
-    """Shows the steps and epochs of `training.fit.loop`; without a terminal only the epochs."""
+    """Shows the steps and epochs of `training.fit.loop`; only the epochs if stdout is not a terminal."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs

@@ -1,4 +1,4 @@
-"""From tickets and a recipe to a trained network: tokenize, ask the teachers, augment, run the loop."""
+"""From tickets and a recipe to a trained network: tokenize, distil, add outlier text, run the loop."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from training.fit.distributed import world_size
 from training.fit.loop import Epoch, Examples, fit
 from training.fit.mixing import mix
 from training.fit.progress import Progress
-from training.fit.word_counts import describe, fit_word_counts, importance
+from training.fit.word_counts import describe, fit_word_counts, sample_weights
 from training.recipe import Recipe
 from training.teachers.embeddings import init_from_encoder, materialize_embeddings
 from training.teachers.encoder import Teacher, load_teacher
@@ -36,14 +36,14 @@ from training.versions import library_versions
 ENCODE_BATCH = 1024
 FEWEST_EPOCHS = 3
 RANDOM_SENTENCES = 2_000  # outlier sentences beside the fixed ones
-FILLER_SCENES = 60  # synthetic scenes whose filler sentences are outlier text too
-TOKENS_PER_WORD = 1.25  # of outlier text: keeps a ticket that is embedded in it within the window
-MOST_COUNTS = 2**23  # numbers in the word counts' table of pairs: with many teams it has fewer rows
+FILLER_SCENES = 60  # synthetic scenes whose filler sentences are also outlier text
+TOKENS_PER_WORD = 1.25  # of outlier text; keeps a ticket embedded in it within the window
+MOST_COUNTS = 2**23  # numbers in the word counts' table of pairs; with many teams it has fewer rows
 NO_TICKET = -1  # row number of outlier text without a ticket
 
 
 def find_teacher(recipe: Recipe, device: Device = CPU) -> Teacher | None:
-    """The packaged encoder if the recipe wants it and it is installed."""
+    """The packaged sentence encoder, if the recipe uses it and it is installed."""
     teacher = load_teacher(device.torch_device) if recipe.teacher == "encoder" else None
     if recipe.teacher == "encoder" and teacher is None:
         print("no sentence encoder is installed (pip install larkfield-router[distill]): training without it")
@@ -77,7 +77,7 @@ def train(
     network = Network(replace(whole, counts=0))
     parameters = sum(parameter.numel() for parameter in network.parameters())
     print(f"{tokenizer.vocab_size:,} vocabulary entries, {parameters:,} parameters, recipe {recipe.name}")
-    # The longest ticket that the network reads at once, in training as in serving.
+    # Tickets are cut to what the network reads at once, in training as in serving.
     reader = Tokenizer(tokenizer.library, max(recipe.window, recipe.whole) or recipe.max_tokens)
     train_examples = encode(dataset.train.texts, dataset.train.teams, reader, dataset.teams)
     valid_examples = encode(dataset.valid.texts, dataset.valid.teams, reader, dataset.teams)
@@ -115,7 +115,7 @@ def train(
 
 
 def outliers(examples: Examples) -> TokenIds:
-    """The texts that stand for no team: those with a uniform soft label."""
+    """The outlier texts: the examples with a uniform soft label."""
     if examples.soft is None:
         return TokenIds.from_rows([])
     uniform = (examples.soft == examples.soft[:, :1]).all(dim=1)
@@ -123,14 +123,14 @@ def outliers(examples: Examples) -> TokenIds:
 
 
 def balanced(examples: Examples, balance: float) -> Examples:
-    """The examples with more importance for those of small teams; all alike where `balance` is 0.
+    """The examples with larger weights for small teams (`sample_weights`); unweighted if `balance` is 0.
 
-    What has no label of its own (`trust` 0) has the importance that its soft label expects.
+    An example without a hard label (`trust` 0) has the mean weight of the teams under its soft label.
     """
     if not balance:
         return examples
     targets = examples.targets
-    weight = torch.from_numpy(importance(targets.numpy(), balance))
+    weight = torch.from_numpy(sample_weights(targets.numpy(), balance))
     if examples.soft is not None and examples.trust is not None:
         of_team = torch.ones(examples.soft.shape[1]).index_put((targets,), weight)
         weight = torch.where(examples.trust == 0, examples.soft @ of_team, weight)
@@ -138,7 +138,7 @@ def balanced(examples: Examples, balance: float) -> Examples:
 
 
 def within_budget(recipe: Recipe, tokens: int) -> Recipe:
-    """The recipe with fewer epochs if its own would read more than `max_train_tokens` tokens."""
+    """The recipe, with fewer epochs if they would read more than `max_train_tokens` tokens."""
     if not recipe.max_train_tokens:
         return recipe
     epochs = min(recipe.epochs, max(FEWEST_EPOCHS, round(recipe.max_train_tokens / max(1, tokens))))
@@ -186,8 +186,8 @@ def add_outliers(
 ) -> Examples:
     """The training examples followed by outlier text, alternately alone and with a ticket embedded in it.
 
-    Their tokens are `recipe.outlier_exposure` times those of the tickets. A ticket in outlier text keeps its
-    soft label; outlier text alone has the uniform distribution. Neither has a vector to predict.
+    It has `recipe.outlier_exposure` tokens per token of the tickets. A ticket in outlier text keeps its soft
+    label; the soft label of outlier text alone is uniform. Neither has a vector to predict.
     """
     if examples.soft is None or examples.trust is None or not recipe.outlier_exposure:
         return examples
@@ -258,7 +258,7 @@ def network_config(recipe: Recipe, tokenizer: Tokenizer, teams: Sequence[str]) -
 def encode(
     texts: Sequence[str], labels: Sequence[str], tokenizer: Tokenizer, teams: Sequence[str]
 ) -> Examples:
-    """Token ids and team numbers; encoded in chunks to bound memory."""
+    """Token ids and team numbers of the texts, encoded in chunks to bound memory."""
     pieces = (texts[start : start + ENCODE_BATCH] for start in range(0, len(texts), ENCODE_BATCH))
     ids = (encoding.ids for piece in pieces for encoding in tokenizer.encode_batch(piece))
     number = {team: index for index, team in enumerate(teams)}
@@ -266,7 +266,7 @@ def encode(
 
 
 def run_identity(dataset: Dataset, recipe: Recipe) -> str:
-    """A hash of all that determines a run's weights: data, recipe, library versions, threads, world size."""
+    """A hash of everything that determines a run's weights: data, recipe, versions, threads, world size."""
     parts = [fingerprint(dataset.train), fingerprint(dataset.valid), json.dumps(recipe.to_json())]
     parts += [json.dumps(library_versions()), str(torch.get_num_threads()), str(world_size())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -1,1 +1,1 @@
-"""Where training signal beyond the labels comes from: a sentence encoder, word counts, text of no team."""
+"""Training signal beyond the labels: a sentence encoder, word counts, outlier text."""

@@ -2,10 +2,10 @@
 
 A word's embedding is its encoder vector times one learned projection matrix, shared by all words, plus a
 learned offset. Only words of the training tickets have an offset, and training drops some offsets at random,
-so that the network can also read words without one. The commonest bigrams are initialised in the same way
+so that the network also works for words without one. The commonest bigrams are initialised in the same way
 from the residual of the bigram's vector, the part that the sum of its two words does not predict ("sign in"
-is not "sign" plus "in"). After training, `materialize_embeddings` turns the sums into ordinary tables,
-rounded to float16 as the bundle stores them.
+does not mean "sign" plus "in"). After training, `materialize_embeddings` converts the sums to ordinary
+tables, rounded to float16 as in the bundle.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ PAIR_STD, WIDE_PAIR_STD = 0.25, 0.15
 OFFSET_STD = 0.02
 OFFSET_DROPOUT = 0.1  # share of the offsets dropped in each step
 MIN_PAIR_COUNT = 3  # rarer bigrams are not initialised
-MAX_PAIRS_COUNTED = 2_000_000  # of more bigrams, an even sample is counted
+MAX_PAIRS_COUNTED = 2_000_000  # of more bigrams, every n-th is counted
 
 
 class ProjectedEmbedding(nn.Module):
@@ -45,7 +45,7 @@ class ProjectedEmbedding(nn.Module):
         self.offset = nn.Parameter(torch.randn(trained, size) * OFFSET_STD)
 
     def forward(self, ids: Tensor) -> Tensor:
-        distinct, place = ids.unique(return_inverse=True)  # most words are repeated within a batch
+        distinct, place = ids.unique(return_inverse=True)  # most words occur several times in a batch
         common = self.vectors[distinct] @ self.projection
         own = functional.embedding(ids.clamp(max=self.trained - 1), self.offset)
         kept = ids < self.trained

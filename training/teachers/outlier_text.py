@@ -1,12 +1,12 @@
-"""Outlier exposure: text without a request, for training (Hendrycks et al. 2019).
+"""Outlier exposure (Hendrycks et al. 2019, "Deep Anomaly Detection with Outlier Exposure").
 
-Most of a long ticket is background, and some texts that reach a router are no tickets. The network therefore
-also trains on two kinds of examples ("Deep Anomaly Detection with Outlier Exposure"):
+Most of a long ticket is background, and some texts that reach a router are not tickets. The network therefore
+also trains on two kinds of examples:
 
 - outlier text alone, whose target is the uniform distribution over the teams;
 - a ticket embedded in outlier text, whose target is the ticket's own.
 
-With a sentence encoder, sentences too similar to a training ticket are left out.
+With a sentence encoder, sentences that are too similar to a training ticket are left out.
 """
 
 from collections.abc import Sequence
@@ -168,7 +168,10 @@ def filler_sentences(scenes: int, seed: int = 0) -> list[str]:
 
 
 def drop_similar(candidates: Sequence[str], vectors: np.ndarray, tickets: np.ndarray) -> list[str]:
-    """The sentences below MAX_SIMILARITY to every ticket; `vectors` and `tickets` are (n, size), length 1."""
+    """The sentences whose similarity to every ticket is below MAX_SIMILARITY.
+
+    `vectors` (candidates, size) and `tickets` (tickets, size) have rows of length 1.
+    """
     nearest = np.concatenate([(part @ tickets.T).max(axis=1) for part in np.array_split(vectors, 8)])
     return [sentence for sentence, near in zip(candidates, nearest, strict=True) if near < MAX_SIMILARITY]
 

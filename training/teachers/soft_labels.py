@@ -1,13 +1,13 @@
-"""Knowledge distillation: soft labels, sentence vectors and augmented texts from teachers that never serve.
+"""Knowledge distillation: soft labels, sentence vectors and augmented texts, for training only.
 
-Two teachers score every training ticket **out of fold**: TF-IDF with a linear support vector machine and,
-where it is installed, a sentence encoder with logistic regression. Each ticket is scored by models that were
-not trained on it, so a wrong label is questioned instead of memorised. The soft label is the softmax of the
-teachers' weighted sum; weight and temperature are those that fit the labels best (Hinton et al. 2015,
-"Distilling the Knowledge in a Neural Network").
+Two teachers score every training ticket out of fold: TF-IDF with a linear support vector machine and, if it
+is installed, a sentence encoder with logistic regression. Each ticket is scored by models that were not
+trained on it, so that a wrong label is not reproduced. The soft label is the softmax of the teachers'
+weighted sum; weight and temperature are those that fit the labels best (Hinton et al. 2015, "Distilling the
+Knowledge in a Neural Network").
 
 With the encoder there are two more signals: augmented copies of tickets, in which some words are replaced by
-a near neighbour and some are dropped, with the teachers' soft labels for them (after Jiao et al. 2020,
+similar words and some are dropped, with the teachers' soft labels for them (after Jiao et al. 2020,
 "TinyBERT"); and the encoder's vector of every text, which the network learns to predict.
 """
 
@@ -32,7 +32,7 @@ FOLDS = 4
 ENCODER_SHARES = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
 REPLACED, DROPPED = 0.15, 0.08  # shares of the words of an augmented text
 NEIGHBOURS = 12
-MIN_LETTERS_REPLACED = 4  # letters
+MIN_LETTERS_REPLACED = 4
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _out_of_fold(
     augmented_texts: Sequence[str] = (),
     augmented_vectors: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Soft labels of `texts` and of their augmented copies, by models that were trained on neither."""
+    """Soft labels of `texts` and of their augmented copies, by models that saw neither in training."""
     counts, counts_other = _empty(texts, teams), _empty(augmented_texts, teams)
     regression, regression_other = _empty(texts, teams), _empty(augmented_texts, teams)
     for seen, held_out in _folds(targets, seed):
@@ -121,7 +121,7 @@ def _empty(texts: Sequence[str], teams: int) -> np.ndarray:
 
 
 def _folds(targets: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Stratified folds; fewer of them where no team has FOLDS tickets, which StratifiedKFold refuses."""
+    """Stratified folds, fewer than FOLDS if no team has that many tickets, as StratifiedKFold requires."""
     folds = min(FOLDS, max(2, int(np.bincount(targets).max())))
     return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(targets, targets))
 
@@ -199,7 +199,7 @@ def _augment(text: list[str], near: dict[str, list[str]], generator: np.random.G
 
 
 def neighbours(chosen: Sequence[str], teacher: Teacher) -> dict[str, list[str]]:
-    """The nearest words in the encoder's space, for those of the chosen words that the encoder lists."""
+    """The most similar words by the encoder's vectors, for those chosen words that the encoder lists."""
     table = teacher.word_vectors(teacher.words)
     table /= np.linalg.norm(table, axis=1, keepdims=True)
     row = {word: number for number, word in enumerate(teacher.words)}

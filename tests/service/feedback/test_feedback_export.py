@@ -38,7 +38,7 @@ def desk(folder: Path, content: bytes) -> Path:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"PK\x03\x04\xff\xfe", "a ZIP file that holds no spreadsheet"),
+        (b"PK\x03\x04\xff\xfe", "a ZIP file without a spreadsheet"),
         (b"ticket_id,text,text\nA-1,one,two\n", "2 columns are named 'text'"),
         (b"number,text\n1,one\n", "no column 'ticket_id'"),
         (b"", "the file is empty"),

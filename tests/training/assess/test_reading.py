@@ -52,7 +52,7 @@ def test_long_tickets_are_read_whole_where_that_is_better_or_as_good(right_when)
     read = choose_reading(bundle_of(10), tickets(5, 12, 15, 30, 60), 20).config
     assert read.whole == 40  # two tickets up to 20, one up to 40; nothing was tried beyond
     assert [one["tickets"] for one in read.reading] == [2, 1]
-    assert "of 2 of up to 20 tokens, 2 are right when read whole and 0 in windows" in described(read)
+    assert "of 2 with up to 20 tokens, 2 are right read whole and 0 in windows" in described(read)
 
 
 def test_windows_win_where_they_are_better_beyond_luck(right_when):
@@ -72,4 +72,4 @@ def test_without_long_tickets_what_was_learned_is_the_limit(right_when):
 def test_a_bundle_without_windows_reads_everything_whole():
     bundle = bundle_of(0)
     assert choose_reading(bundle, tickets(50), 20) is bundle
-    assert described(bundle.config) == "every ticket is read as a whole"
+    assert described(bundle.config) == "every ticket is read whole"

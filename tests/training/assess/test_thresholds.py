@@ -8,7 +8,7 @@ from scipy.stats import binom
 from models.decision import calibrated
 from training.assess.thresholds import (
     PRECISIONS,
-    choose_pull,
+    choose_penalty,
     cross_fitted_shifts,
     fit_shifts,
     fit_tradeoff,
@@ -136,26 +136,26 @@ def test_a_team_that_is_always_right_does_not_wait_for_one_that_never_is():
 def test_teams_that_are_alike_share_one_threshold():
     confidence, correct, answered, _ = Desk(1.5).draw(500, np.random.default_rng(3))
     odds = log_odds(confidence) * 0.8
-    assert choose_pull(odds, correct.astype(float), answered, TEAMS) is None
+    assert choose_penalty(odds, correct.astype(float), answered, TEAMS) is None
     assert tradeoff_of(expit(odds), correct, answered, TEAMS).thresholds(0.9).teams == []
 
 
 def test_a_team_with_few_tickets_stays_near_the_others():
     odds, correct = np.zeros(103), np.ones(103)
     team = np.array([0] * 100 + [1] * 3)
-    many, few = fit_shifts(odds, correct, team, 2, pull=3.0)
+    many, few = fit_shifts(odds, correct, team, 2, penalty=3.0)
     assert 0.3 < few < 0.6
     assert many > 2
-    assert fit_shifts(odds, correct, team, 3, pull=3.0)[2] == 0  # without tickets
+    assert fit_shifts(odds, correct, team, 3, penalty=3.0)[2] == 0  # without tickets
 
 
 def test_no_ticket_speaks_for_itself():
     """A ticket's own outcome changes the shift of the other folds only."""
     odds, team = np.zeros(50), np.zeros(50, int)
     correct = np.ones(50)
-    before = cross_fitted_shifts(odds, correct, team, 1, pull=1.0)
+    before = cross_fitted_shifts(odds, correct, team, 1, penalty=1.0)
     correct[7] = 0
-    after = cross_fitted_shifts(odds, correct, team, 1, pull=1.0)
+    after = cross_fitted_shifts(odds, correct, team, 1, penalty=1.0)
     changed = before != after
     assert not changed[7]
     assert changed.sum() == 40

@@ -1,4 +1,4 @@
-"""A person's corrections: read whole or not at all, applied to the ticket they show, never written over."""
+"""A person's corrections: all read or none, applied to the ticket they show, never overwritten."""
 
 import csv
 from pathlib import Path
@@ -126,7 +126,7 @@ def test_quoting_has_a_way_back(cell: str) -> None:
 @pytest.mark.parametrize("content", ["something else\n", "ticket_id,corrected_team\n1,a,b\n", ""])
 def test_a_table_that_cannot_be_read_whole_stops(tmp_path, content: str) -> None:
     (tmp_path / "c.csv").write_text(content)
-    with pytest.raises(DataError, match="cannot be read whole"):
+    with pytest.raises(DataError, match="has rows that cannot be read"):
         read_corrections(tmp_path / "c.csv")
 
 
@@ -148,7 +148,7 @@ def test_the_cases_that_people_reported() -> None:
     filled = folder / "filled_in_by_excel.label_errors.csv"
     dataset = load_dataset(CASES / "noisy_umlaut_teams.csv", corrections=filled)
     assert dataset.faults.count("corrected_team") == 13
-    with pytest.raises(DataError, match="another text"):
+    with pytest.raises(DataError, match="its text differs"):
         load_dataset(CASES / "date_ids.csv", corrections=folder / "reused_id.csv")
-    with pytest.raises(DataError, match="another text"):
+    with pytest.raises(DataError, match="its text differs"):
         load_dataset(folder / "noid_exported_again.csv", corrections=folder / "row_id.csv")

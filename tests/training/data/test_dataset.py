@@ -3,7 +3,7 @@
 import pytest
 from training_examples import ticket_rows, write_csv
 
-from training.data.dataset import Columns, DataError, fingerprint, load_dataset, usual_valid_share
+from training.data.dataset import Columns, DataError, default_valid_share, fingerprint, load_dataset
 
 
 def kinds(dataset) -> dict[str, int]:
@@ -55,7 +55,7 @@ def test_a_folder_with_one_file_is_split(tmp_path):
     ("tickets", "share"), [(10, 0.2), (2_999, 0.2), (4_000, 0.15), (5_000, 0.1), (50_000, 0.1)]
 )
 def test_a_fifth_of_a_small_file_is_set_apart_and_a_tenth_of_a_large_one(tickets, share):
-    assert usual_valid_share(tickets) == pytest.approx(share)
+    assert default_valid_share(tickets) == pytest.approx(share)
 
 
 def test_a_folder_with_several_unnamed_files_stops(tmp_path):
@@ -138,7 +138,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         load_dataset(folder_with(tmp_path, train, valid))
     lines = str(error.value).splitlines()
     assert len(lines) == 4  # the headline, the unknown team, and an empty text in each file
-    assert "cannot stay: a team that training does not know: 'unheard'" in lines[1]
+    assert "cannot be used: a team without training tickets: 'unheard'" in lines[1]
 
 
 def test_every_row_is_kept_or_counted(shared_data):

@@ -156,7 +156,7 @@ def test_ragged_rows_are_dropped_and_named(tmp_path, line):
 
 def test_a_quote_that_never_closes_stops(tmp_path):
     path = csv_with(tmp_path / "t.csv", [GOOD[0], b'A-9,"never closed,garden', *GOOD * 20])
-    with pytest.raises(DataError, match=r"never closes.*row 3"):
+    with pytest.raises(DataError, match=r"never closed.*row 3"):
         load_dataset(path)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from models.network import Network, NetworkConfig
-from training.export.gradients import integrated_gradients, middles
+from training.export.gradients import integrated_gradients, midpoints
 
 
 @pytest.fixture(scope="module", params=[{}, {"positions": "relative", "bigrams": 32, "wide": 8}])
@@ -23,7 +23,7 @@ def network(request):
 def test_integrated_gradients_add_up_to_the_difference_from_the_average_ticket(network):
     """Completeness, the axiom that names the method: the sum is f(ticket) - f(reference)."""
     ids, contrast = [5, 9, 3, 17, 8], np.array([1, -1, 0], np.float32)
-    effects = integrated_gradients(network, middles(200), ids, contrast)
+    effects = integrated_gradients(network, midpoints(200), ids, contrast)
     at_ticket = network(torch.tensor([ids]))[0]
     reference = []
 

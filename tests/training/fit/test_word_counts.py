@@ -11,19 +11,19 @@ from models.tokenizer import Tokenizer, build_piece_tokenizer
 from training.data.batches import MOST_TOKENS, TokenIds, batches_by_length
 from training.fit import word_counts
 from training.fit.loop import Examples, predict
-from training.fit.mixing import USUAL, choose_share
+from training.fit.mixing import PRIOR_SHARE, choose_share
 from training.fit.trainer import balanced, outliers
 from training.fit.word_counts import (
+    count_tokens,
     describe,
+    fit_weights,
     fit_word_counts,
-    grams_of,
-    importance,
-    inner,
-    occurrences,
+    gram_matrix,
+    leave_one_out,
+    ngrams,
+    one_against_rest,
     pair_rows,
-    signs,
-    weigh,
-    without_itself,
+    sample_weights,
 )
 
 VOCABULARY = ["[PAD]", "[UNK]", "rake", "raked", "hose", "##ke"]
@@ -32,7 +32,7 @@ TOKENS = TokenIds.from_rows([[2, 4, 2], [], [3], [4, 4, 4, 4], [5, 1]])
 
 
 def test_a_token_that_stands_four_times_counts_twice():
-    counted, paired = occurrences(TOKENS, len(VOCABULARY), 11)
+    counted, paired = count_tokens(TOKENS, len(VOCABULARY), 11)
     assert counted.toarray()[3].tolist() == [0, 0, 0, 0, 2, 0]
     np.testing.assert_allclose(counted.toarray()[0], [0, 0, 2 / np.sqrt(2), 0, 1, 0])
     assert not counted.toarray()[1].any()
@@ -44,9 +44,9 @@ def test_a_token_that_stands_four_times_counts_twice():
 
 
 def test_words_written_alike_share_their_ngrams():
-    assert grams_of("rake") == {" ra", "rak", "ake", "ke ", " rak", "rake", "ake ", " rake", "rake "}
-    assert grams_of("##ke") == {"ke "}
-    grams = weigh(TokenIds.from_rows([[2], [3], [2, 3]] + [[4]] * 9), VOCABULARY, 7).grams.toarray()
+    assert ngrams("rake") == {" ra", "rak", "ake", "ke ", " rak", "rake", "ake ", " rake", "rake "}
+    assert ngrams("##ke") == {"ke "}
+    grams = fit_weights(TokenIds.from_rows([[2], [3], [2, 3]] + [[4]] * 9), VOCABULARY, 7).ngrams.toarray()
     assert grams[2] @ grams[3] > 0.2
     assert not grams[2] @ grams[4]
     lengths = np.linalg.norm(grams, axis=1)
@@ -61,20 +61,20 @@ def products_of(tickets: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("balance", [0.0, 0.6])
-def test_without_itself_is_what_fitting_without_it_gives(balance):
+def test_leave_one_out_is_what_fitting_without_it_gives(balance):
     products, targets = products_of(30)
     targets[targets == 2] = np.where(np.arange(10) < 6, 0, 2)  # teams of different sizes
-    found = without_itself(products, targets, 3, 2.0, balance)
-    weight = importance(targets, balance)
+    found = leave_one_out(products, targets, 3, 2.0, balance)
+    weight = sample_weights(targets, balance)
     for ticket in range(0, 30, 7):
         others = np.delete(np.arange(30), ticket)
         loaded = products[np.ix_(others, others)] + np.diag(2.0 / weight[others])
-        expected = products[ticket, others] @ np.linalg.solve(loaded, signs(targets, 3)[others])
+        expected = products[ticket, others] @ np.linalg.solve(loaded, one_against_rest(targets, 3)[others])
         np.testing.assert_allclose(found[ticket], expected, atol=1e-3)
 
 
 def test_small_teams_count_more_and_all_together_the_same():
-    weight = importance(np.array([0] * 9 + [1]), 0.5)
+    weight = sample_weights(np.array([0] * 9 + [1]), 0.5)
     assert weight[-1] == pytest.approx(3 * weight[0])
     assert weight.mean() == pytest.approx(1)
     examples = Examples(TOKENS, torch.tensor([0, 0, 0, 0, 1]))
@@ -111,11 +111,11 @@ def fitted():
 def test_the_folded_tables_give_what_ridge_regression_gives(fitted):
     tokenizer, examples, counts, settings = fitted
     entries = sorted(tokenizer.library.get_vocab().items(), key=lambda entry: entry[1])
-    weights = weigh(examples.tokens, [entry for entry, _ in entries], 64)
+    weights = fit_weights(examples.tokens, [entry for entry, _ in entries], 64)
     vectors = weights.vectors(examples.tokens)
     targets = examples.targets.numpy()
-    loaded = inner(vectors) + np.diag(settings.smoothness / importance(targets, settings.balance))
-    learned = np.linalg.solve(loaded, signs(targets, 2))
+    loaded = gram_matrix(vectors) + np.diag(settings.penalty / sample_weights(targets, settings.balance))
+    learned = np.linalg.solve(loaded, one_against_rest(targets, 2))
     texts = ["the hose is wrong", "hoses hoses hoses", "invoiced", "quartz"]
     tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
     expected = inner_of(weights.vectors(tokens), vectors) @ learned / settings.temperature
@@ -175,9 +175,9 @@ def test_the_share_is_the_usual_one_unless_the_tickets_say_otherwise():
     targets = np.arange(200) % 2
     right = np.eye(2)[targets] * 4
     noise = generator.normal(size=(200, 2)) * 3
-    assert choose_share(right, right, targets) == pytest.approx(USUAL)
-    assert choose_share(right + noise / 9, noise, targets) < USUAL
-    assert choose_share(noise, right + noise / 9, targets) > USUAL
+    assert choose_share(right, right, targets) == pytest.approx(PRIOR_SHARE)
+    assert choose_share(right + noise / 9, noise, targets) < PRIOR_SHARE
+    assert choose_share(noise, right + noise / 9, targets) > PRIOR_SHARE
     assert choose_share(noise[:1], right[:1], targets[:1]) in np.linspace(0, 1, 11)
 
 

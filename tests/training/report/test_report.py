@@ -17,8 +17,14 @@ from training import train as train_command
 from training.assess import baselines
 from training.assess.baselines import Baseline, fit_baselines
 from training.assess.checks import Checks
-from training.assess.label_errors import Suspect, as_lines, expected_errors, find_suspects, slips
-from training.assess.robustness import PLACES, in_story, measure
+from training.assess.label_errors import (
+    Suspect,
+    as_lines,
+    error_probabilities,
+    expected_errors,
+    find_suspects,
+)
+from training.assess.robustness import PLACES, in_filler, measure
 from training.data.corrections import COLUMNS, to_csv
 from training.data.dataset import Columns, Dataset, Faults, Tickets, load_dataset
 from training.report import pictures
@@ -111,7 +117,7 @@ def test_the_probability_of_a_wrong_label_is_right(rate):
     slipped = generator.random(len(truth)) < rate
     labels = np.where(slipped, generator.integers(0, 6, len(truth)), truth)
     assert (scores.argmax(axis=1) == truth).mean() < 0.7
-    wrong, _ = slips(scores * 0.4, labels)
+    wrong, _ = error_probabilities(scores * 0.4, labels)
     assert wrong.sum() == pytest.approx(slipped.sum(), abs=0.01 * len(truth))
     listed = wrong >= 0.5
     assert listed.sum() <= 2 * rate * len(truth)
@@ -179,7 +185,7 @@ def test_a_correction_for_an_unknown_ticket_is_told(tmp_path):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_the_request_stands_where_it_should_in_a_long_story(place):
-    text = in_story("My parcel is lost.", place)
+    text = in_filler("My parcel is lost.", place)
     assert 1_990 <= len(text.split()) <= 2_030
     at = text.index("My parcel is lost.") / len(text)
     assert {"start": at == 0, "middle": 0.4 < at < 0.6, "end": at > 0.98}[place]
