@@ -373,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DataError,
         DeviceError,
         RecipeError,
-        stopped="stopped; the same command continues after the last complete epoch",
+        stopped="stopped; the same command continues it after the last complete epoch",
     )
 
 

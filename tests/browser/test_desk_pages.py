@@ -121,7 +121,7 @@ def test_a_file_is_routed_in_the_browsers_sight(visit, tmp_path: Path):
     path.write_text("number;body\n" + rows, encoding="utf-8")
     page.set_input_files("#file", path)
     page.click("#start")
-    expect(page.locator("#status")).to_contain_text("no column 'text'; it has: number, body")
+    expect(page.locator("#status")).to_contain_text("no column 'text'; its columns are: number, body")
     visit.errors.clear()  # the browser reports the 422
     page.fill("#column-text", "body")
     page.fill("#column-id", "number")

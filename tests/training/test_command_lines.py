@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_read_is_not_also_said_to_lack_teams(tmp_path):
 
 def test_one_team_is_named_and_so_is_what_may_be_wrong(tmp_path):
     rows = [{**row, "team": "only"} for row in ticket_rows(30)]
-    with pytest.raises(DataError, match=r"'only': at least 2 .*--team-column"):
+    with pytest.raises(DataError, match=r"'only', and at least 2 .*--team-column"):
         load_dataset(write_csv(tmp_path / "t.csv", rows))
     rows += [{"ticket_id": "x", "text": "something else", "team": "rare"}]
     with pytest.raises(DataError, match=r"only 'only' has 5 tickets or more \(--min-tickets\)"):
@@ -199,7 +199,7 @@ def test_one_team_is_named_and_so_is_what_may_be_wrong(tmp_path):
 @pytest.mark.parametrize("same", [str, "the same text for {}".format])
 def test_equal_texts_alone_leave_nothing_to_validate_on(tmp_path, same):
     rows = [{**row, "text": same(row["team"] if same is not str else "one text")} for row in ticket_rows(30)]
-    with pytest.raises(DataError, match="every team needs two different texts"):
+    with pytest.raises(DataError, match="each team needs two different texts"):
         load_dataset(write_csv(tmp_path / "t.csv", rows))
 
 
@@ -212,7 +212,7 @@ def test_a_large_share_leaves_each_team_a_ticket_to_train_on(tickets_csv):
 def test_validation_on_the_training_tickets_stops(tickets_csv, tmp_path, capsys):
     data = tickets_csv()
     assert train(data, tmp_path / "o", "--valid", str(data)) == REFUSED
-    refused(capsys, "leave --valid out")
+    refused(capsys, "omit --valid")
     copy = tickets_csv(name="copy.csv")
     assert train(data, tmp_path / "o", "--valid", str(copy)) == REFUSED
     refused(capsys, "no ticket left to train on")
@@ -223,7 +223,7 @@ def test_validation_on_the_training_tickets_stops(tickets_csv, tmp_path, capsys)
 def test_without_a_word_that_comes_twice_there_is_nothing_to_learn(tmp_path, capsys):
     rows = [{"text": f"a{n:03}z{n:03}".translate(LETTERS), "team": "xy"[n % 2]} for n in range(40)]
     assert train(write_csv(tmp_path / "t.csv", rows), tmp_path / "o") == REFUSED
-    refused(capsys, "no word comes 2 times")
+    refused(capsys, "no word occurs 2 times")
 
 
 LETTERS = str.maketrans("0123456789", "bcdfghjklm")
@@ -291,7 +291,7 @@ def test_a_recipe_that_cannot_be_names_the_setting(tmp_path, change, expected):
 
 @pytest.mark.parametrize("name", ["nonsense", "", "../recipes/baseline", "no.toml"])
 def test_a_recipe_that_is_not_there_is_named_with_those_that_are(name):
-    with pytest.raises(RecipeError, match=r"there are: baseline, default"):
+    with pytest.raises(RecipeError, match=r"one of baseline, default"):
         load_recipe(name)
     with pytest.raises(RecipeError, match="did you mean 'default'"):
         load_recipe("defualt")
@@ -302,7 +302,7 @@ def test_a_learning_rate_that_breaks_the_loss_is_told(tickets_csv, tmp_path, cap
         "training.fit.loop.F.cross_entropy", lambda logits, *_, **__: logits.sum() * float("nan")
     )
     assert train(tickets_csv(), tmp_path / "o") == REFUSED
-    refused(capsys, "learning rate 0.001 is too high")
+    refused(capsys, "lower the learning rate, which is 0.001")
     assert not (tmp_path / "o").exists()
 
 
@@ -337,7 +337,7 @@ def test_a_place_that_cannot_be_written_is_told_before_training(tickets_csv, tmp
     for out, reason in (
         (tmp_path / "file", "is a file"),
         (tmp_path / "file" / "below", "cannot be written"),
-        (tmp_path / "full", "holds 'thing.txt'"),
+        (tmp_path / "full", "contains 'thing.txt'"),
         (Path("/"), "1 to 200 characters"),
         (Path("/proc/bundle"), "cannot be written"),
         (tmp_path / ("n" * 300), "n" * 300),
@@ -386,7 +386,7 @@ def test_corrections_that_cannot_be_read_stop_before_training_and_stay(tickets_c
     path.write_text("ticket_id,team,corrected_team\nE-1,a,b\nE-2,only two\n")
     before = path.read_bytes()
     assert train(tickets_csv(), tmp_path / "o", "--corrections", str(path)) == REFUSED
-    refused(capsys, "cannot be read whole", "row 3", "stays as it is")
+    refused(capsys, "has rows that cannot be read", "row 3", "stays as it is")
     assert path.read_bytes() == before
     assert not (tmp_path / "o").exists()
 
@@ -445,7 +445,7 @@ def test_ctrl_c_ends_with_a_word_and_not_with_a_traceback(tickets_csv, tmp_path)
     finally:
         process.kill()
     assert process.returncode == INTERRUPTED
-    assert "continues after the last whole epoch" in errors
+    assert "continues it after the last complete epoch" in errors
     assert "Traceback" not in errors
 
 

@@ -276,7 +276,7 @@ def test_export_reads_earlier_tickets_as_training_does(router: Process, tmp_path
     ]
     out.unlink()
     assert main(arguments) == 2
-    assert "no column 'text'; it has: subject, body, queue" in capsys.readouterr().err
+    assert "no column 'text'; its columns are: subject, body, queue" in capsys.readouterr().err
     assert not out.exists(), "nothing half-made is left"
 
 

@@ -105,7 +105,7 @@ def test_a_bundle_without_a_trade_off_serves_as_before_and_no_other_precision(bu
         document = client.get("/tradeoff").json()
         assert (document["tickets"], document["choices"], document["caution"]) == (None, [], "")
         assert [one["threshold"] for one in document["teams"]] == [0.7] * 3
-    with pytest.raises(BundleError, match="has one threshold only"):
+    with pytest.raises(BundleError, match="has only one threshold"):
         Runtime.load(bundle, settings(bundle, 0.9))
 
 

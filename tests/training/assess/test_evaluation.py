@@ -136,10 +136,10 @@ def test_mistakes_end_with_a_message_and_not_with_a_traceback(tmp_path, capsys):
     bad.write_text("message,queue\nx,y\n")
     assert train_command.main(["--data", str(bad), "--out", str(tmp_path / "o")]) == 2
     message = capsys.readouterr().err
-    assert "no column 'text'; it has: message, queue" in message
+    assert "no column 'text'; its columns are: message, queue" in message
     assert "no column 'team'" in message
     assert train_command.main(["--data", str(bad), "--out", str(tmp_path / "o"), "--recipe", "no"]) == 2
-    assert "there are: baseline, default" in capsys.readouterr().err
+    assert "one of baseline, default" in capsys.readouterr().err
     assert evaluation_command.main(["--bundle", str(tmp_path), "--data", str(bad)]) == 2
     assert "config.json" in capsys.readouterr().err
 

@@ -405,6 +405,6 @@ def test_pictures_of_few_and_of_many_teams(teams):
 def test_suspicions_of_a_weak_judge_are_told_with_its_own_mistakes():
     suspect = Suspect(0, "E-1", 2, "garden", "kitchen", 0.9)
     weak, strong = (Baseline("words", None, share, share, 1, 1, 0.0) for share in (0.72, 0.95))
-    assert "wrong themselves on 28% of validation tickets" in Checks([weak], [], [suspect]).doubt
+    assert "wrong on 28% of the validation tickets" in Checks([weak], [], [suspect]).doubt
     assert Checks([weak, strong], [], [suspect]).doubt == ""
     assert Checks([weak], [], []).doubt == ""
