@@ -109,7 +109,7 @@ def test_shapes_of_a_block_on_a_long_ticket() -> None:
 
 
 def test_heads_must_share_the_columns() -> None:
-    with pytest.raises(ValueError, match="3 heads"):
+    with pytest.raises(ValueError, match="heads = 3"):
         MultiHead(64, 3)
 
 

@@ -192,7 +192,7 @@ def test_one_team_is_named_and_so_is_what_may_be_wrong(tmp_path):
     with pytest.raises(DataError, match=r"'only', and at least 2 .*--team-column"):
         load_dataset(write_csv(tmp_path / "t.csv", rows))
     rows += [{"ticket_id": "x", "text": "something else", "team": "rare"}]
-    with pytest.raises(DataError, match=r"only 'only' has 5 tickets or more \(--min-tickets\)"):
+    with pytest.raises(DataError, match=r"only 'only' has at least 5 tickets \(--min-tickets\)"):
         load_dataset(write_csv(tmp_path / "t.csv", rows))
 
 
@@ -215,7 +215,7 @@ def test_validation_on_the_training_tickets_stops(tickets_csv, tmp_path, capsys)
     refused(capsys, "omit --valid")
     copy = tickets_csv(name="copy.csv")
     assert train(data, tmp_path / "o", "--valid", str(copy)) == REFUSED
-    refused(capsys, "no ticket left to train on")
+    refused(capsys, "no training ticket left")
     assert train(data, tmp_path / "o", "--valid", str(tmp_path)) == REFUSED
     refused(capsys, "is a folder")
 
@@ -386,7 +386,7 @@ def test_corrections_that_cannot_be_read_stop_before_training_and_stay(tickets_c
     path.write_text("ticket_id,team,corrected_team\nE-1,a,b\nE-2,only two\n")
     before = path.read_bytes()
     assert train(tickets_csv(), tmp_path / "o", "--corrections", str(path)) == REFUSED
-    refused(capsys, "has rows that cannot be read", "row 3", "stays as it is")
+    refused(capsys, "has rows that cannot be read", "row 3", "the file is unchanged")
     assert path.read_bytes() == before
     assert not (tmp_path / "o").exists()
 
