@@ -1,4 +1,4 @@
-"""`python -m service`: starts the router and says where it is and what to try."""
+"""`python -m service`: start the router and print its address and an example request."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pydantic import ValidationError
 
 from service.settings import SHIPPED_BUNDLE, Settings, misspelt
 
-# One for the teams of the shipped bundle; another bundle may route quite other tickets.
+# Fits the teams of the shipped bundle; other bundles may have other teams.
 _EXAMPLE = "My card was charged twice for one order, please remove one charge"
 
 
 def main() -> int:
-    """Read flags and environment, refuse what cannot work, serve."""
+    """Read flags and environment, check the settings, serve; exit status 2 if a setting cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--bundle", type=Path)
     flags = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
-    for name, value in flags.items():  # workers inherit the environment
+    for name, value in flags.items():  # worker processes inherit the environment
         os.environ[f"LARKFIELD_{name.upper()}"] = str(value)
     try:
         settings = Settings()
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _start(settings: Settings) -> int:
-    # Only now the slow imports, so that a wrong flag is reported at once.
+    # These imports are slow. They come after the checks, so that a wrong flag is reported at once.
     from service.observe import logs
     from service.observe.metrics import clear_gauges
     from service.process import supervisor, worker
@@ -66,7 +66,7 @@ def _start(settings: Settings) -> int:
 
 
 def greet(settings: Settings, port: int) -> None:
-    """The address, and one line to try."""
+    """Print the address and an example request."""
     bare = settings.host.strip("[]")
     host = f"[{bare}]" if ":" in bare else bare
     address = f"http://{host}:{port}"

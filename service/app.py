@@ -1,4 +1,4 @@
-"""The FastAPI application: `create_app(settings)` is all that a server needs."""
+"""The FastAPI application: `create_app(settings)` returns it, ready for a server."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ log = logging.getLogger("larkfield")
 # Each has `install(app, service)`, which adds routes, explainers, observers and metrics.
 PARTS = (explanations, pages, tradeoff, upload, endpoint, desk, drift, shadow, admin, tracing)
 _PUBLISH_SECONDS = 1.0
-DESCRIPTION = "Routes helpdesk tickets to teams, and says how sure it is and why."
+DESCRIPTION = "Routes helpdesk tickets to teams, with a calibrated confidence and an explanation."
 
 
 class Application(FastAPI):
-    """FastAPI inside one middleware, which holds every rule and makes every error a problem."""
+    """FastAPI inside one `Middleware`, which checks every request and turns errors into problem documents."""
 
     def __init__(self, service: Service, **options: Any) -> None:
         super().__init__(**options)
@@ -57,11 +57,11 @@ class Application(FastAPI):
         await self.entry(scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The framework's own, without its error pages: exceptions go up to `Middleware`."""
+        """The framework's middleware without its error handling: exceptions reach our `Middleware`."""
         return AsyncExitStackMiddleware(self.router)
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, with the models of the bodies that are parsed by hand."""
+        """The OpenAPI document, including the schemas of the bodies that FastAPI does not parse."""
         if not self.openapi_schema:
             document = get_openapi(
                 title=self.title, version=self.version, description=self.description, routes=self.routes
@@ -84,9 +84,9 @@ def create_app(
     bundle: Path | None = None,
     copy: Path | None = None,
 ) -> Application:
-    """The application of one worker; it loads its bundle in the background once it is started.
+    """The application of one worker; it loads its bundle in the background after the start.
 
-    `bundle` is the folder to begin with, if it is not that of the settings; `copy` is where it is read.
+    `bundle` replaces the folder in the settings. If `copy` is given, the files are read from there.
     """
     settings = settings or Settings()
     service = Service(settings, metrics or Metrics(settings.metrics_folder), writer)
@@ -129,7 +129,7 @@ def _lifespan(
 async def _load(
     service: Service, bundle: Path, copy: Path | None, on_failure: Callable[[], None] | None
 ) -> None:
-    """Load the first bundle; a reload that was faster is newer, so what it swapped in stays."""
+    """Load the first bundle; skip the swap if a reload has already loaded a newer one."""
     try:
         runtime = await asyncio.to_thread(service.load, copy or bundle)
         runtime.bundle = replace(runtime.bundle, folder=bundle)

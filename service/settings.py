@@ -1,7 +1,7 @@
-"""Every knob of the service: an environment variable `LARKFIELD_…`, its default, and why it is so.
+"""The settings of the service: environment variables `LARKFIELD_…` with defaults and descriptions.
 
-`python -m service.settings` prints them as a table; `python -m service.settings docs/serving.md` puts the
-table into that page.
+`python -m service.settings` prints them; `python -m service.settings docs/serving.md` writes them into that
+page.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.tradeoff import HIGHEST_PRECISION, LOWEST_PRECISION
 from service.api.keys import Keys
 
-# Variables of the same prefix that other parts of the product read: where kernels are kept, and which
-# random inputs its tests draw.
+# Variables with the same prefix that are not settings of the service: the kernel cache, the seed of the
+# tests.
 _READ_ELSEWHERE = ("CACHE", "SEED")
 SHIPPED_BUNDLE = Path(__file__).resolve().parent.parent / "models" / "larkfield"
 
 
 class Settings(BaseSettings):
-    """Settings read from the environment; anything out of range stops the start with a message."""
+    """Settings from the environment; ValidationError if one is invalid."""
 
     model_config = SettingsConfigDict(
         env_prefix="LARKFIELD_", frozen=True, extra="ignore", allow_inf_nan=False
@@ -38,91 +38,91 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    workers: int = Field(1, ge=1, le=256, description="Worker processes; one per core is right.")
+    workers: int = Field(1, ge=1, le=256, description="Worker processes; use one per core.")
     bundle: Path = Field(SHIPPED_BUNDLE, description="Folder of the bundle to serve.", validate_default=True)
     precision: float | None = Field(
         None,
         ge=LOWEST_PRECISION,
         le=HIGHEST_PRECISION,
-        description="Share of routed tickets that should be right; not set = as the bundle was written.",
+        description="Share of routed tickets that should be right; empty = as chosen in training.",
     )
     bundle_watch_seconds: float = Field(
         0,
         ge=0,
-        description="Look this often whether the bundle's folder changed, and reload; 0 = never.",
+        description="Time between checks whether the bundle's folder changed; then reload. 0 = no checks.",
     )
     provider: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="Where the graph runs; auto = CUDA where a device is, with the CPU behind it.",
+        description="ONNX Runtime provider; auto = CUDA if there is a device, otherwise the CPU.",
     )
 
     api_keys: SecretStr = Field(
-        SecretStr(""), description="Keys that may call /route, comma separated; empty = no key asked."
+        SecretStr(""), description="API keys, comma separated; empty = no key is required."
     )
     api_keys_file: Path | None = Field(
-        None, description="File with one API key a line; read again when it changes, so keys rotate."
+        None, description="File with one API key per line; reloaded when it changes, to rotate keys."
     )
     admin_key: SecretStr = Field(
-        SecretStr(""), description="Key of POST /admin/reload; empty = the endpoint is closed."
+        SecretStr(""), description="Key of POST /admin/reload; empty = the endpoint is disabled."
     )
-    admin_key_file: Path | None = Field(None, description="File with the admin key; read again on change.")
+    admin_key_file: Path | None = Field(
+        None, description="File with the admin key; reloaded when it changes."
+    )
     allow_no_keys: bool = Field(
-        False, description="Serve without API keys on an address that others can reach."
+        False, description="Allow a start without API keys on an address that other machines can reach."
     )
-    metrics_need_key: bool = Field(False, description="Ask for an API key on /metrics too.")
-    cors_origins: str = Field("", description="Origins that browsers may call from, comma separated.")
+    metrics_need_key: bool = Field(False, description="Require an API key for /metrics.")
+    cors_origins: str = Field("", description="Origins allowed by CORS, comma separated; empty = none.")
 
     max_body_bytes: int = Field(
-        262_144, ge=1024, description="Largest request body; beyond it 413, before it is read whole."
+        262_144, ge=1024, description="Largest request body; a larger one gets 413 before it is fully read."
     )
     max_batch_tickets: int = Field(256, ge=1, description="Most tickets in one POST /route/batch.")
     max_batch_body_bytes: int = Field(8_388_608, ge=1024, description="Largest body of POST /route/batch.")
     max_bytes_in_flight: int = Field(
-        67_108_864, ge=1024, description="Bodies of all requests in flight, per worker; beyond it 503."
+        67_108_864, ge=1024, description="Bytes of all bodies in flight, per worker; more get 503."
     )
-    max_connections: int = Field(4096, ge=1, description="Open connections per worker; beyond it 503.")
-    max_queue: int = Field(
-        128, ge=1, description="Tickets accepted and not yet answered, per worker; beyond it 503."
+    max_connections: int = Field(4096, ge=1, description="Open connections per worker; more get 503.")
+    max_queue: int = Field(128, ge=1, description="Unanswered tickets per worker; more get 503.")
+    max_explanations: int = Field(4, ge=1, description="Unanswered explanations per worker; more get 503.")
+    deadline_seconds: float = Field(2.0, gt=0, description="Time to answer a ticket; after it, 504.")
+    explain_deadline_seconds: float = Field(
+        10.0, gt=0, description="Time to answer a ticket with explanation; after it, 504."
     )
-    max_explanations: int = Field(
-        4, ge=1, description="Explanations waiting or running, per worker; beyond it 503."
-    )
-    deadline_seconds: float = Field(
-        2.0, gt=0, description="A ticket not answered by then gets 504 and leaves the queue."
-    )
-    explain_deadline_seconds: float = Field(10.0, gt=0, description="The same for an explanation.")
-    retry_after_seconds: int = Field(1, ge=1, description="Retry-After of a 503.")
+    retry_after_seconds: int = Field(1, ge=1, description="Value of the Retry-After header of a 503.")
 
     batch_tokens: int = Field(
         0,
         ge=0,
-        description="Padded tokens in one run of the graph; 0 = 512 on a CPU, 65536 on a GPU.",
+        description="Most tokens of a batch, padding included; 0 = 512 on a CPU, 65536 on a GPU.",
     )
-    batch_tickets: int = Field(
-        0, ge=0, description="Tickets in one run of the graph; 0 = 16 on a CPU, 512 on a GPU."
-    )
+    batch_tickets: int = Field(0, ge=0, description="Most tickets of a batch; 0 = 16 on a CPU, 512 on a GPU.")
     inline_tokens: int = Field(
         160,
         ge=0,
-        description="Padded tokens that are run between two looks at the connections; longer tickets go to a "
-        "thread of their own.",
+        description="Most tokens of a batch on the event loop, padding included; longer tickets run in a "
+        "separate thread.",
     )
-    intra_op_threads: int = Field(1, ge=1, le=256, description="Threads inside one run of the graph.")
+    intra_op_threads: int = Field(1, ge=1, le=256, description="Threads of ONNX Runtime for one run.")
 
-    header_timeout_seconds: float = Field(10.0, gt=0, description="Time to send a request's headers.")
+    header_timeout_seconds: float = Field(10.0, gt=0, description="Time for a client to send the headers.")
     body_timeout_seconds: float = Field(
-        30.0, gt=0, description="Time to send a body (on /route/stream: the longest pause within it)."
+        30.0, gt=0, description="Time for a client to send the body; on /route/stream, the longest pause."
     )
     write_timeout_seconds: float = Field(
-        30.0, gt=0, description="A client that reads nothing for this long is cut off."
+        30.0, gt=0, description="Close the connection if the client does not read the answer for this long."
     )
-    keep_alive_seconds: float = Field(65.0, gt=0, description="Idle time before a connection is closed.")
+    keep_alive_seconds: float = Field(
+        65.0, gt=0, description="Close a connection that is idle for this long."
+    )
     drain_seconds: float = Field(
         1.0,
         ge=0,
-        description="After SIGTERM: time with readiness red before connections are refused.",
+        description="Time between SIGTERM, when /readyz fails, and refusing new connections.",
     )
-    shutdown_seconds: float = Field(20.0, gt=0, description="Longest wait for requests in flight at the end.")
+    shutdown_seconds: float = Field(
+        20.0, gt=0, description="Longest wait for requests in flight at shutdown."
+    )
 
     feedback_url: str = Field(
         "",
@@ -131,33 +131,35 @@ class Settings(BaseSettings):
         "Default: feedback.db in the user's state folder (~/.local/state/larkfield).",
     )
     feedback_retention_days: float = Field(
-        365, gt=0, description="Decisions and feedback older than this are deleted."
+        365, gt=0, description="Delete decisions and feedback that are older than this."
     )
     feedback_most_decisions: int = Field(
-        1_000_000, ge=1000, description="Newest decisions that are kept, whatever their age."
+        1_000_000, ge=1000, description="Most decisions to keep; older ones are deleted."
     )
     feedback_store_text: bool = Field(
-        False, description="Also keep the text of tickets, so that feedback can be trained on."
+        False, description="Store the text of tickets, so that feedback can be used for training."
     )
-    feedback_text_days: float = Field(30, gt=0, description="Kept text is deleted after this many days.")
+    feedback_text_days: float = Field(30, gt=0, description="Delete stored text after this many days.")
     drift_window: int = Field(
         2000,
         ge=10,
-        description="Drift and accuracy are over this many newest tickets of the served version.",
+        description="Drift and accuracy are computed over this many newest tickets of the served version.",
     )
-    drift_least: int = Field(200, ge=1, description="With fewer tickets than this there is no figure.")
+    drift_least: int = Field(200, ge=1, description="Fewest tickets for which drift is computed.")
     drift_seconds: float = Field(15.0, gt=0, description="Time between two measurements of drift.")
     shadow_bundle: Path | None = Field(
-        None, description="A second bundle that is compared on live tickets and answers nobody."
+        None, description="Bundle that also decides live tickets, for comparison; its answers are not sent."
     )
-    shadow_sample: float = Field(1.0, ge=0, le=1, description="Share of tickets that the shadow sees.")
+    shadow_sample: float = Field(1.0, ge=0, le=1, description="Share of tickets that the shadow decides.")
 
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level logged.")
-    log_requests: bool = Field(True, description="One JSON line per request, without any ticket text.")
-    metrics_folder: Path | None = Field(
-        None, description="Where workers share their metrics; empty = a temporary folder."
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Lowest level to log."
     )
-    tracing: bool = Field(False, description="OpenTelemetry traces; needs the extra `tracing`.")
+    log_requests: bool = Field(True, description="Log one JSON line per request, without ticket text.")
+    metrics_folder: Path | None = Field(
+        None, description="Folder for the metrics files of all workers; empty = a temporary folder."
+    )
+    tracing: bool = Field(False, description="Send OpenTelemetry traces; needs the extra `tracing`.")
 
     @field_validator("feedback_url")
     @classmethod
@@ -167,7 +169,7 @@ class Settings(BaseSettings):
         if value and not value.startswith(("sqlite:///", "postgresql://")):
             raise ValueError("must be sqlite:///…, postgresql://… or off")
         if value in ("sqlite://", "sqlite:///"):
-            raise ValueError("must name a file: sqlite:///feedback.db, or sqlite:////var/… for a whole path")
+            raise ValueError("must name a file: sqlite:///feedback.db, or sqlite:////var/… (absolute path)")
         if value:
             urlsplit(value)  # ValueError
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
@@ -179,7 +181,7 @@ class Settings(BaseSettings):
         origins = [origin.strip() for origin in value.split(",") if origin.strip()]
         if all(origin == "*" or re.fullmatch(r"https?://[^/\s]+", origin) for origin in origins):
             return value
-        raise ValueError("must be origins as browsers name them, https://desk.example.org, or *")
+        raise ValueError("must be origins such as https://desk.example.org, or *")
 
     @field_validator("bundle")
     @classmethod
@@ -195,17 +197,17 @@ class Settings(BaseSettings):
             return self.host == "localhost"
 
     def refuse_unprotected(self) -> None:
-        """Raise ValueError when others could call the service and no key is asked for."""
+        """Raise ValueError if other machines could call the service without a key."""
         keyed = bool(self.api_keys.get_secret_value().strip(", ")) or self.api_keys_file is not None
         if self.loopback or keyed or self.allow_no_keys:
             return
         raise ValueError(
             f"host {self.host} can be reached from other machines and no API key is set: set "
-            "LARKFIELD_API_KEYS or LARKFIELD_API_KEYS_FILE, or say LARKFIELD_ALLOW_NO_KEYS=true"
+            "LARKFIELD_API_KEYS or LARKFIELD_API_KEYS_FILE, or LARKFIELD_ALLOW_NO_KEYS=true"
         )
 
     def refuse_unusable(self) -> None:
-        """Raise ValueError where a file or folder that a setting names cannot be used."""
+        """Raise ValueError if a file or folder in the settings cannot be used."""
         try:
             name = "API_KEYS_FILE"
             Keys(self.api_keys, self.api_keys_file)
@@ -223,14 +225,15 @@ class Settings(BaseSettings):
 
 
 def misspelt(environment: Iterable[str]) -> list[str]:
-    """A sentence for each variable that looks like a setting and is none."""
+    """A warning for each variable that has the prefix but is not a setting."""
     prefix, known = "LARKFIELD_", [name.upper() for name in Settings.model_fields]
     sentences = []
     for variable in sorted(environment):
         name = variable.upper().removeprefix(prefix)
         if variable.upper().startswith(prefix) and name not in (*known, *_READ_ELSEWHERE):
             near = difflib.get_close_matches(name, known, 1)
-            sentences.append(f"{variable} is no setting" + (f"; is {prefix}{near[0]} meant?" if near else ""))
+            hint = f"; did you mean {prefix}{near[0]}?" if near else ""
+            sentences.append(f"{variable} is not a setting{hint}")
     return sentences
 
 

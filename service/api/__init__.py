@@ -1,1 +1,1 @@
-"""The contract of the API: what goes over the wire, how errors are told, which keys are valid."""
+"""The contract of the API: request and response schemas, error format, API keys."""

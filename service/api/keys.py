@@ -1,4 +1,4 @@
-"""API keys: several, compared in constant time, read again when their file changes."""
+"""API keys: a list of valid keys, compared in constant time; the key file is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Keys:
         self._seen: tuple[int, int, int] | None = None
         self._looked = -_LOOK_SECONDS
         if file is not None:
-            self._from_file = _digests(_lines(file))  # a missing file stops the start
+            self._from_file = _digests(_lines(file))  # OSError if the file is missing: the start fails
             self._seen = _state(file)
         self.required = file is not None or bool(self._fixed)
 
     def admits(self, key: bytes | None) -> bool:
-        """Whether `key` is one of ours; every key is compared, whichever matches."""
-        self._look_again()
+        """Whether `key` is valid; it is always compared with every key, so the time tells nothing."""
+        self._reload_file()
         digest = hashlib.sha256(key or b"").digest()
         found = False
         for known in (*self._fixed, *self._from_file):
             found |= hmac.compare_digest(digest, known)
         return found and bool(key)
 
-    def _look_again(self) -> None:
-        """Read the file again if it changed; one that cannot be read leaves the keys as they were."""
+    def _reload_file(self) -> None:
+        """Reload the file if it changed; if it cannot be read, keep the present keys."""
         now = monotonic()
         if self._file is None or now - self._looked < _LOOK_SECONDS:
             return
@@ -50,14 +50,14 @@ class Keys:
             if state != self._seen:
                 self._from_file = _digests(_lines(self._file))
                 self._seen = state
-                log.info("keys read again", extra={"keys": len(self._from_file)})
+                log.info("key file reloaded", extra={"keys": len(self._from_file)})
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            log.warning("the keys file cannot be read", extra={"error": why})
+            log.warning("the key file cannot be read; the present keys stay valid", extra={"error": why})
 
 
 def presented(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """The key in `Authorization: Bearer …` or `X-API-Key`, of ASGI headers; None for two that differ."""
+    """The key in the ASGI headers `Authorization: Bearer …` or `X-API-Key`; None if they differ."""
     keys = set()
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":

@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457): status, sentence, request id; nothing of the input."""
+"""Errors as `application/problem+json` (RFC 9457). They never repeat a value of the request."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 CONTENT_TYPE = b"application/problem+json"
-# A field name that a client made up is shown only this far.
+# Characters of an unknown field's name that an error shows.
 SHOWN_NAME = 64
 _NOT_JSON = "not valid JSON in UTF-8"
 
 
 class Problem(HTTPException):
-    """An error with a status; `detail` and `errors` are shown to the client as they are.
+    """An error with a status; `detail` and `errors` are sent to the client unchanged.
 
-    It is one of the framework's exceptions so that FastAPI lets it through wherever it is raised.
+    It derives from the framework's HTTPException, so FastAPI lets it through wherever it is raised.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Problem(HTTPException):
         self.close = close
 
     def document(self, request_id: str) -> dict[str, Any]:
-        """The problem as RFC 9457 lays it out."""
+        """The problem document of RFC 9457."""
         document: dict[str, Any] = {
             "type": "about:blank",
             "title": title(self.status),
@@ -69,36 +69,37 @@ def unavailable(detail: str, retry_after_seconds: int) -> Problem:
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem to answer an exception with, ours or the framework's; 500 for an unexpected one."""
+    """The problem for an exception of ours or of the framework; 500 for any other exception."""
     if isinstance(error, Problem):
-        return error.with_traceback(None)  # a traceback would keep the request's frames alive
+        return error.with_traceback(None)  # the traceback holds references to the request's frames
     if isinstance(error, RequestValidationError):
         return invalid(error, skip=1)
     if isinstance(error, ValidationError):
         return invalid(error)
     if not isinstance(error, HTTPException):
         return unknown_error()
-    if error.status_code == 400:  # the framework says this of a body that is not UTF-8, or nested too deep
+    if error.status_code == 400:  # FastAPI's answer to a body that is not UTF-8 or nested too deep
         return not_json()
     given = (error.headers or {}).items()
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given]
-    detail = {404: "There is nothing at this address.", 405: "This address takes another method."}
+    detail = {404: "There is nothing at this address.", 405: "This address does not support this method."}
     return Problem(error.status_code, detail.get(error.status_code, str(error.detail)), headers=headers)
 
 
 def unknown_error() -> Problem:
-    """500 that says nothing of the cause."""
-    return Problem(500, "Something went wrong here; the log has the request id.")
+    """500 without the cause."""
+    return Problem(500, "An internal error occurred. Look up the request id in the service's log.")
 
 
 def invalid(error: ValidationError | RequestValidationError, skip: int = 0) -> Problem:
-    """422 that names each wrong field and what was expected, without showing the value.
+    """422 that names each wrong field and what was expected, without the value.
 
-    `skip` leaves out the first parts of a field's place (FastAPI's begin with "body" or "query").
+    `skip` is the number of leading parts of a field's location to omit: FastAPI's begin with "body" or
+    "query".
     """
     errors = []
     for item in error.errors()[:20]:
-        place = () if item["type"] == "json_invalid" else item["loc"][skip:]  # FastAPI says at which byte
+        place = () if item["type"] == "json_invalid" else item["loc"][skip:]  # it would be a byte offset
         field = ".".join(map(_shown, place)) or "body"
         message = "unknown field" if item["type"] == "extra_forbidden" else _message(item)
         errors.append({"field": field, "message": message})
@@ -106,13 +107,13 @@ def invalid(error: ValidationError | RequestValidationError, skip: int = 0) -> P
 
 
 def not_as_expected(errors: list[dict[str, str]]) -> Problem:
-    """422 with what is wrong: {"field", "message"} each."""
+    """422 with a list of errors, {"field", "message"} each."""
     named = "; ".join(f"{each['field']}: {each['message']}" for each in errors[:5])
     return Problem(422, f"The request is not as expected. {named}", errors=errors)
 
 
 def not_json() -> Problem:
-    """422 for a body that no parser gets through."""
+    """422 for a body that cannot be parsed."""
     return not_as_expected([{"field": "body", "message": _NOT_JSON}])
 
 
@@ -124,5 +125,5 @@ def _shown(part: int | str) -> str:
 
 def _message(item: Any) -> str:
     if item["type"] == "json_invalid":
-        return _NOT_JSON  # the parser's own message may quote the input
+        return _NOT_JSON  # the parser's message may quote the body
     return str(item["msg"])

@@ -1,4 +1,4 @@
-"""What goes over the wire: requests are strict, unknown fields are errors, OpenAPI shows examples."""
+"""Schemas of requests and responses. Requests are strict: an unknown field is an error."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Level = Literal["none", "tokens", "heads", "full"]
 
 
 def _number_as_text(value: Any) -> Any:
-    """Helpdesks number their tickets: 4711 and 4711.0 are the id "4711"."""
+    """Convert a numeric ticket id to text: 4711 and 4711.0 become "4711"."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _empty_if_null(value: Any, info: ValidationInfo) -> Any:
-    """A mail with a subject alone has no text; null stands for that only beside a subject."""
+    """Accept null as an empty text if there is a subject, as in a mail without a body."""
     if value is None:
         if not (info.data.get("subject") or "").strip():
             raise ValueError("null is allowed only with a subject: give a text or a subject")
@@ -35,14 +35,14 @@ def _empty_if_null(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-# Limits in characters; the body limit in bytes comes first.
+# Limits in characters. The limit of the body, in bytes, is checked before.
 _Number = BeforeValidator(_number_as_text, json_schema_input_type=str | int)
 TicketId = Annotated[str, StringConstraints(max_length=200), _Number]
 SomeTicketId = Annotated[str, StringConstraints(min_length=1, max_length=200), _Number]
-# Which helpdesk a ticket id is from: rt, zammad, desk-2.
+# The helpdesk that a ticket id belongs to: rt, zammad, desk-2.
 Source = Annotated[str, StringConstraints(max_length=50, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Text = Annotated[str, BeforeValidator(_empty_if_null, json_schema_input_type=str | None)]
-# No path of the system holds a NUL.
+# A path cannot contain NUL.
 Folder = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 Subject = Annotated[str, StringConstraints(max_length=2_000)]
 
@@ -77,33 +77,35 @@ class RouteRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [_TICKET]})
 
     ticket_id: TicketId | None = Field(
-        None, description="Your id, a text or a number; it comes back as text."
+        None, description="Your id of the ticket, a text or a number; the answer returns it as text."
     )
-    source: Source | None = Field(None, description="The helpdesk that the id is from, if there are several.")
+    source: Source | None = Field(
+        None, description="The helpdesk that the id belongs to, if you have several."
+    )
     subject: Subject | None = Field(None, description="The ticket's subject line.")
     text: Text = Field(
-        description="The ticket's text. HTML and quoted replies may stay in. null for a subject alone."
+        description="The ticket's text; may contain HTML and quoted replies. null if there is only a subject."
     )
-    explain: Level = Field("none", description="How much to say about why.")
+    explain: Level = Field("none", description="Which explanation to add to the answer.")
 
 
 class TokenCounts(BaseModel):
-    """How the ticket looked to the network."""
+    """Token counts of the ticket."""
 
-    count: int = Field(description="Tokens the network read.")
-    unknown: int = Field(description="Words outside the vocabulary; they are read in pieces.")
-    truncated: bool = Field(description="Whether tokens beyond the limit were left out.")
+    count: int = Field(description="Tokens that the network read.")
+    unknown: int = Field(description="Words outside the vocabulary; they are split into pieces.")
+    truncated: bool = Field(description="Whether tokens beyond the limit were cut off.")
 
 
 class ModelName(BaseModel):
-    """Which bundle made the answer."""
+    """The bundle that made the answer."""
 
     name: str
     version: str
 
 
 class RouteResponse(BaseModel):
-    """Where the ticket goes, how sure that is, and which bundle said so."""
+    """The team of a ticket, its confidence and decision, and the bundle that made them."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_ANSWER]})
 
@@ -111,40 +113,40 @@ class RouteResponse(BaseModel):
     team: str = Field(description="The most probable team.")
     confidence: float = Field(ge=0, le=1, description="Calibrated probability that this team is right.")
     threshold: float | None = Field(
-        ge=0, le=1, description="The confidence that a ticket of this team must reach; null: none is enough."
+        ge=0, le=1, description="Confidence needed to route to this team; null: no confidence is enough."
     )
     precision: float = Field(ge=0, le=1, description="The share of routed tickets that should be right.")
-    decision: Literal["route", "review"] = Field(description="Route it, or let a person look first.")
-    reasons: list[str] = Field(description="Why a person should look; empty for `route`.")
+    decision: Literal["route", "review"] = Field(description="Route it, or let a person review it first.")
+    reasons: list[str] = Field(description="Why a person should review it; empty for `route`.")
     probabilities: dict[str, float]
     tokens: TokenCounts
     model: ModelName
-    explanation: dict[str, Any] | None = Field(None, description="Only when `explain` asked for one.")
+    explanation: dict[str, Any] | None = Field(None, description="Present if the request asked for one.")
 
 
 class BatchRequest(BaseModel):
-    """Several tickets at once; each is judged on its own."""
+    """Several tickets; each is routed independently."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, json_schema_extra={"examples": [{"tickets": [_TICKET]}]}
     )
 
-    tickets: list[Any] = Field(description="Objects as POST /route takes them.", min_length=1)
+    tickets: list[Any] = Field(description="Objects as in POST /route.", min_length=1)
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 writes it."""
+    """An error in the format of RFC 9457."""
 
     type: str = "about:blank"
     title: str
     status: int
     detail: str | None = None
     request_id: str
-    errors: list[dict[str, str]] | None = Field(None, description="For 422: field and message, no input.")
+    errors: list[dict[str, str]] | None = Field(None, description="For 422: field and message of each error.")
 
 
 class BatchResponse(BaseModel):
-    """One result per ticket, in order: an answer, or a problem for this ticket alone."""
+    """One result per ticket, in order: an answer, or a problem if this ticket failed."""
 
     results: list[RouteResponse | Problem]
     routed: int
@@ -152,14 +154,14 @@ class BatchResponse(BaseModel):
 
 
 class ReloadRequest(BaseModel):
-    """Which bundle to serve from now on."""
+    """The bundle to switch to."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, json_schema_extra={"examples": [{"bundle": "runs/2026-12"}, {}]}
     )
 
-    bundle: Folder | None = Field(None, description="A folder; left out: the same one again.")
-    previous: bool = Field(False, description="Go back to the bundle that was served before.")
+    bundle: Folder | None = Field(None, description="The bundle's folder; default: reload the present one.")
+    previous: bool = Field(False, description="Switch back to the bundle that was served before.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -169,7 +171,7 @@ class ReloadRequest(BaseModel):
 
 
 class ReloadResponse(BaseModel):
-    """The bundle that answers now, and the one before it."""
+    """The bundle that is served now, and the one before it."""
 
     model: ModelName
     previous: ModelName | None
@@ -177,43 +179,47 @@ class ReloadResponse(BaseModel):
 
 
 class PrecisionChoice(BaseModel):
-    """What a precision would route, by the validation tickets."""
+    """Coverage and errors at one precision, measured on the validation tickets."""
 
     precision: float = Field(description="The share of routed tickets that should be right.")
-    coverage: float = Field(description="The share of tickets that is routed.")
+    coverage: float = Field(description="The share of tickets that are routed.")
     at_least: float = Field(description="Lower bound of the share of routed tickets that are right.")
-    wrong_per_hour: float = Field(description="Wrong ones that one more hour of review would find.")
+    wrong_per_hour: float = Field(
+        description="Wrongly routed tickets that one more hour of review would find."
+    )
 
 
 class TeamThreshold(BaseModel):
-    """When a ticket of a team is routed; figures are of validation tickets, null where there are none."""
+    """The threshold of one team, with figures of the validation tickets; null where there are none."""
 
     team: str
-    threshold: float | None = Field(description="The confidence to reach; null: none is enough.")
-    tickets: int | None = Field(description="Those answered with this team.")
-    routed: int | None = Field(description="Of these, those routed.")
-    at_least: float | None = Field(description="Lower bound of the share of these that are right.")
+    threshold: float | None = Field(description="Confidence needed; null: no confidence is enough.")
+    tickets: int | None = Field(description="Tickets for which this team was predicted.")
+    routed: int | None = Field(description="How many of these were routed.")
+    at_least: float | None = Field(description="Lower bound of the share of routed ones that are right.")
 
 
 class TradeoffResponse(BaseModel):
-    """How right routed tickets should be, and what that and other precisions route."""
+    """The present precision, and the coverage at this and other precisions."""
 
-    precision: float = Field(description="What is asked for now.")
+    precision: float = Field(
+        description="The precision in use: share of routed tickets that should be right."
+    )
     tickets: int | None = Field(description="Validation tickets; null: the bundle has one threshold only.")
-    caution: str = Field(description="What to know about this precision; empty: nothing.")
+    caution: str = Field(description="A warning about this precision; empty if there is none.")
     reviewed_per_hour: int = Field(description="Tickets that a person is assumed to review in an hour.")
-    choices: list[PrecisionChoice] = Field(description="Those that can be shown, in rising order.")
+    choices: list[PrecisionChoice] = Field(description="Precisions that validation supports, ascending.")
     teams: list[TeamThreshold]
 
 
 class Health(BaseModel):
-    """The process is up."""
+    """The process is running."""
 
     status: Literal["ok"]
 
 
 class Readiness(BaseModel):
-    """Whether tickets are answered, by which bundle, on which provider."""
+    """Whether the service answers tickets, with which bundle and provider."""
 
     status: Literal["ready", "degraded", "loading", "draining"]
     model: ModelName | None = None

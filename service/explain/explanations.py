@@ -7,8 +7,8 @@
 
 The words' effects come from an optional output of the graph (`training.export.effects_graph`).
 `service.tools.faithfulness` compares it with leave-one-out, integrated gradients and attention. If the bundle
-lacks that output, stretches of words are left out one at a time. A ticket longer than the bundle's window is
-explained by the window whose logits it has (`models.windows`).
+lacks that output, stretches of words are left out one at a time. For a ticket longer than the bundle's
+window, the window that gave the ticket its logits is explained (`models.windows`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_WORDS = 8
 TRIED_TOKENS = 400
 # Otherwise the graph runs about this many times, so that an explanation costs as much as a few answers.
 MOST_RUNS = 5
-# A word is put back on trial only if another team would still win with this many times the word's effect.
+# A word is put back for a trial only if another team would still win with this many times the word's effect.
 # Against a factor of 1: 5 % fewer runs on 600 validation tickets, sets larger by 0.01 words on average.
 EFFECT_MARGIN = 1.5
 # The most ablated tickets for a bundle without effects.
@@ -95,7 +95,7 @@ def tokens(answer: Answer) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens [start, end) of `count`, whose logits are those of the ticket; `ids` are theirs."""
+    """The tokens [start, end) that gave a ticket of `count` tokens its logits; `ids` are theirs."""
 
     start: int
     end: int
@@ -107,7 +107,7 @@ class Window:
 
 
 def window_of(runtime: Runtime, ids: Sequence[int]) -> Window:
-    """The window whose logits the ticket has: the whole ticket, if it fits into the bundle's window."""
+    """The window that gave the ticket its logits: the whole ticket, if it fits into the bundle's window."""
     start, end = 0, len(ids)
     config = runtime.config
     if config.window and end > max(config.window, config.whole):
@@ -333,7 +333,7 @@ def full(answer: Answer) -> dict[str, Any]:
 def _attention(answer: Answer) -> tuple[Window, np.ndarray]:
     """The window and its attention weights (blocks, heads, tokens, tokens)."""
     if not has_output(answer.runtime, "attention"):
-        message = "the graph of this bundle has no output with its attention weights"
+        message = "the graph of this bundle has no output for attention weights"
         raise Problem(422, f"explain: {message}.", errors=[{"field": "explain", "message": message}])
     window = window_of(answer.runtime, answer.encoding.ids)
     weights: np.ndarray = answer.runtime.attention(pad([window.ids]))[1][0]
@@ -408,7 +408,7 @@ def pattern_of(weights: np.ndarray, mean_read: np.ndarray) -> dict[str, Any]:
 
 
 def sentence(pattern: dict[str, Any], texts: Sequence[str]) -> str:
-    """A pattern as an English sentence; `web/strings.js` has it in the page's languages."""
+    """A pattern as an English sentence; the page has it in its languages (`web/strings.js`)."""
     kind = pattern["kind"]
     if kind in ("self", "previous", "next"):
         whom = {"self": "themselves", "previous": "the one before them", "next": "the one after them"}[kind]
@@ -442,12 +442,6 @@ def encode_weights(weights: np.ndarray) -> dict[str, Any]:
     codes = np.rint(np.sqrt(np.clip(weights, 0, 1)) * 65535).astype("<u2")
     data = base64.b64encode(codes.tobytes()).decode("ascii")
     return {"encoding": "sqrt-uint16-le-base64", "shape": list(weights.shape), "data": data}
-
-
-def decode_weights(encoded: dict[str, Any]) -> np.ndarray:
-    """Weights as float64 (blocks, heads, tokens, tokens) from the result of `encode_weights`."""
-    codes = np.frombuffer(base64.b64decode(encoded["data"]), "<u2").reshape(encoded["shape"])
-    return (codes / 65535.0) ** 2
 
 
 EXPLAINERS: dict[str, Callable[[Answer], dict[str, Any]]] = {"tokens": tokens, "heads": heads, "full": full}

@@ -10,7 +10,7 @@ from models.text import Joined
 from models.tokenizer import AsciiOffsets, Encoding, word_splitter
 
 _SPLITTER = word_splitter()
-# So many tokens beyond each end are read too, to see whether a word crosses the end.
+# This many tokens beyond each end are read too, to find words that cross it.
 _AROUND = 4
 
 

@@ -1,8 +1,8 @@
 """Writes each decision to the database in the background, so that feedback can be compared with it.
 
-`record` appends to a list in memory. A thread writes the list to the database four times a second, so no
-answer waits for the disk. kill -9 loses at most the last quarter of a second of decisions: feedback on these
-is kept, but what was predicted is then unknown. SQLAlchemy is imported only when a database is opened.
+`record` appends to a queue in memory. A thread writes the queue to the database four times a second, so no
+answer waits for the disk. After kill -9, the decisions of the last quarter of a second are missing: feedback
+on them is kept without a prediction. SQLAlchemy is imported when a database is first opened.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class DecisionLog:
         """Write all queued decisions now, from any thread; on StoreUnavailable the rest stays queued."""
         store = self.store()
         if not self._writing.acquire(timeout=LONGEST_WAIT_SECONDS):
-            raise StoreUnavailable("too many wait for the database")
+            raise StoreUnavailable("too many requests wait for the database")
         lost = 0
         try:
             while batch := [self.waiting.popleft() for _ in range(min(LARGEST_WRITE, len(self.waiting)))]:

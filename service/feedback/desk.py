@@ -1,4 +1,4 @@
-"""The numbers behind the pages `/review` (tickets that wait for a person) and `/today`."""
+"""The data of the pages `/review` (tickets waiting for review) and `/today`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SHOWN_TICKETS = 100
 SHOWN_WORDS = 8
 NEW_WORDS = 30
-MOST_TEXTS = 20_000  # of each time that new words are looked for in
+MOST_TEXTS = 20_000  # earlier texts that new words are compared with
 HOUR, DAY = 3600.0, 86_400.0
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
@@ -51,7 +51,7 @@ def install(app: FastAPI, service: Service) -> None:
         reason: Annotated[str | None, Query(max_length=50, pattern=r"^[a-z_]*$")] = None,
         order: Literal["newest", "unsure"] = "newest",
     ) -> dict[str, Any]:
-        """The tickets that wait for a person, with the suggestion of the router."""
+        """The tickets waiting for review, with the predicted team."""
         waiting, rows = read(lambda store: store.waiting(team, reason, order, SHOWN_TICKETS))
         return {
             "waiting": waiting,
@@ -62,13 +62,13 @@ def install(app: FastAPI, service: Service) -> None:
 
     @app.get("/review/words", include_in_schema=False)
     def words(row: Annotated[int, Query(ge=1)]) -> dict[str, Any]:
-        """The words of a stored text that speak most for the suggestion."""
+        """The words of a stored text with the largest effect for the predicted team."""
         text = read(lambda store: store.text_of(row))
         return {"words": strongest_words(service, text) if text else []}
 
     @app.get("/today/numbers", include_in_schema=False)
     def today() -> dict[str, Any]:
-        """The last 24 hours beside the same 24 hours of last week."""
+        """Figures of the last 24 hours and of the same 24 hours a week earlier."""
         now = time.time()
         times = {"today": (now - DAY, now), "last_week": (now - 8 * DAY, now - 7 * DAY)}
         rows = read(lambda store: {name: store.decided_between(*each) for name, each in times.items()})
@@ -99,7 +99,7 @@ def as_ticket(row: Any) -> dict[str, Any]:
 
 
 def strongest_words(service: Service, text: str) -> list[str]:
-    """The words of a text with the largest effect for the team that the router suggests, each once."""
+    """The words of a text with the largest effect for the predicted team, each once."""
     from models.decision import decide
     from service.inference.service import Answer
 
@@ -120,7 +120,7 @@ def strongest_words(service: Service, text: str) -> list[str]:
 
 
 def summary(rows: Sequence[Any]) -> dict[str, Any]:
-    """Tickets, how many were routed, how many have feedback, and how many were corrected."""
+    """Counts of tickets: all, routed, with feedback, corrected."""
     return {
         "tickets": len(rows),
         "routed": sum(row.decision == "route" for row in rows),

@@ -39,7 +39,7 @@ FEATURES = ("team", "confidence", "unknown_ratio", "length")
 SMALLEST_SHARE = 1e-4  # used for empty bins, whose logarithm would be infinite
 CALIBRATION_BINS = 10
 PRUNE_EVERY_SECONDS = 600.0
-MOST_UNKNOWN_TEAMS = 20  # that get a gauge of their own
+MOST_UNKNOWN_TEAMS = 20  # unknown teams with their own gauge
 
 
 def population_stability_index(expected: Sequence[float], actual: Sequence[float]) -> float:
@@ -167,7 +167,7 @@ class DriftMonitor:
             self._thread.join(timeout=5)
 
     def show_precision(self, runtime: Runtime) -> None:
-        """Set the gauge of the precision that the bundle states for routed tickets."""
+        """Set the gauge of the precision chosen for routed tickets."""
         self.precision.set(runtime.config.thresholds.precision)
 
     def measure(self) -> None:
@@ -200,13 +200,15 @@ class DriftMonitor:
         self.measured_at.set(time.time())
 
     def _define(self, gauge: Callable[..., Gauge]) -> None:
-        self.psi = gauge("drift_psi", "Population stability index against the bundle's tickets.", "feature")
+        self.psi = gauge(
+            "drift_psi", "Population stability index against the bundle's validation tickets.", "feature"
+        )
         self.drift_tickets = gauge("drift_tickets", "Decisions in the window that drift is measured over.")
-        self.feedback_tickets = gauge("feedback_tickets", "Feedback in the window of the accuracy.")
-        self.accuracy = gauge("feedback_accuracy", "Share of right teams, by feedback.", "decision")
+        self.feedback_tickets = gauge("feedback_tickets", "Feedback in the window of `feedback_accuracy`.")
+        self.accuracy = gauge("feedback_accuracy", "Share of right predictions, by feedback.", "decision")
         self.calibration = gauge("calibration_error", "Expected calibration error, by feedback.")
         self.overconfidence = gauge("overconfidence", "Mean confidence minus accuracy, by feedback.")
-        self.precision = gauge("bundle_precision", "Accuracy that the bundle states for routed tickets.")
+        self.precision = gauge("bundle_precision", "Precision chosen for routed tickets.")
         self.unknown_team = gauge(
             "feedback_unknown_team", "Feedback in the window that names a team unknown to the bundle.", "team"
         )

@@ -53,9 +53,9 @@ class TicketName(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    ticket_id: SomeTicketId | None = Field(None, description="The id that came with the ticket.")
+    ticket_id: SomeTicketId | None = Field(None, description="The ticket_id in the request to /route.")
     request_id: RequestId | None = Field(None, description="Or the X-Request-ID of its answer.")
-    source: Source | None = Field(None, description="The helpdesk that the id is from, as at POST /route.")
+    source: Source | None = Field(None, description="The helpdesk that the id belongs to, as in POST /route.")
 
     @model_validator(mode="after")
     def _one_name(self) -> Self:
@@ -64,7 +64,7 @@ class TicketName(BaseModel):
         return self
 
     def fields(self) -> dict[str, str | None]:
-        """The arguments that name the ticket to the store."""
+        """The arguments that identify the ticket in the store."""
         return {"ticket_id": self.ticket_id, "request_id": self.request_id, "source": self.source}
 
 
@@ -76,7 +76,9 @@ class FeedbackRequest(TicketName):
     team: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
         None, description="The team that solved it; it may be one that the bundle does not know."
     )
-    outcome: Outcome | None = Field(None, description="Instead of a team: no team fits, or it is no ticket.")
+    outcome: Outcome | None = Field(
+        None, description="Instead of a team: no team fits, or it is not a ticket."
+    )
 
     @field_validator("team")
     @classmethod
@@ -85,7 +87,7 @@ class FeedbackRequest(TicketName):
             return None
         name = team_name(value)
         if not name or name.startswith("#"):
-            raise ValueError("this is not the name of a team")
+            raise ValueError("a team's name must not be empty or begin with #")
         return name
 
     @model_validator(mode="after")
@@ -104,7 +106,7 @@ class FeedbackResponse(BaseModel):
     ticket_id: str | None
     request_id: str | None
     source: str | None
-    team: str | None = Field(description="null where an outcome was given.")
+    team: str | None = Field(description="null if an outcome was given.")
     known: bool = Field(description="Whether the bundle knows the team; if not, train again to add it.")
     predicted: str | None = Field(description="The team that was predicted; null if not known.")
     correct: bool | None = Field(description="Whether the prediction was right; null if not known.")
@@ -123,8 +125,8 @@ def install(app: FastAPI, service: Service) -> None:
     if store is None:
         return
     counter = service.metrics.counter
-    dropped = counter("decisions_dropped", "Decisions that were not written to the database.")
-    failures = counter("store_failures", "Times that the feedback database failed.")
+    dropped = counter("decisions_dropped", "Decisions that could not be written to the database.")
+    failures = counter("store_failures", "Failures of the feedback database.")
     decisions = DecisionLog(store, on_dropped=dropped.inc, on_failure=failures.inc)
 
     def record(answer: Answer) -> None:
@@ -205,7 +207,7 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
         with stored() as store:
             return store.add_feedback(actual, **body.fields())
 
-    def take_back(body: TicketName) -> bool:
+    def delete(body: TicketName) -> bool:
         with stored() as store:
             return store.remove_feedback(**body.fields())
 
@@ -213,7 +215,7 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
     service.on_stop.append(executor.close)
 
     async def in_time(work: Callable[[], T]) -> T:
-        """The result of `work()`, or Problem 503 when a database that hangs gives none."""
+        """The result of `work()`; Problem 503 if the database hangs."""
         with service.admission.feedback() as permit:
             try:
                 return await executor.run(work, perf_counter() + ANSWER_SECONDS, permit)
@@ -223,7 +225,7 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
         breaker.open("the database does not answer")
         failed()
         raise unavailable(
-            "Whether the feedback was stored is not known: the database does not answer. Send it again.",
+            "The database does not answer. The feedback may not have been stored: send it again.",
             service.settings.retry_after_seconds,
         )
 
@@ -231,7 +233,7 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
         "/feedback", summary="Report the team that solved a ticket", tags=["feedback"], responses=responses
     )
     async def feedback(body: FeedbackRequest) -> FeedbackResponse:
-        """Repeated feedback counts once; a later team replaces an earlier one. 200: it is on disk.
+        """Repeated feedback counts once; a later team replaces an earlier one. 200 means: stored on disk.
 
         A team that the bundle does not know is stored and counted as wrong.
         """
@@ -254,8 +256,8 @@ def _add_endpoint(app: FastAPI, service: Service, decisions: DecisionLog, failed
             correct=None if receipt.predicted is None else receipt.predicted == receipt.actual,
         )
 
-    @app.post("/feedback/remove", summary="Take feedback back", tags=["feedback"], responses=responses)
+    @app.post("/feedback/remove", summary="Remove feedback", tags=["feedback"], responses=responses)
     async def remove(body: TicketName) -> RemovedFeedback:
         """Remove the feedback on a ticket, as if it had never been given."""
-        removed = await in_time(lambda: take_back(body))
+        removed = await in_time(lambda: delete(body))
         return RemovedFeedback(status="removed" if removed else "unchanged")

@@ -32,10 +32,10 @@ Row = dict[str, str]  # by COLUMNS
 def read_tickets(
     path: Path, id_column: str | None, text_columns: Sequence[str], team_column: str | None
 ) -> list[Row]:
-    """The tickets of a file under the names in COLUMNS; several text columns are put below each other.
+    """The tickets of a file with the keys COLUMNS; several text columns are joined by line breaks.
 
-    Rows without an id are named after the file and their row. `team_column` None: only texts are needed, and
-    each row must have an id. DataError lists what is missing; other faults are printed.
+    Rows without an id get one from the file's name and the row number. If `team_column` is None, only texts
+    are read. DataError lists what is missing; other faults are printed.
     """
     faults = Faults()
     required = [*text_columns, *([team_column] if team_column else []), *([id_column] if id_column else [])]
@@ -55,9 +55,9 @@ def read_tickets(
 
 
 def corrections(rows: Iterable[Any], texts: Mapping[str, str]) -> Iterator[Row]:
-    """Feedback that can be trained on: the solved ticket's id, text and team, oldest first.
+    """Feedback for training: id, text and team of each solved ticket, oldest first.
 
-    Ids of a helpdesk that named itself are written source:id. Verdicts that name no team are left out.
+    If the helpdesk sent a source, the id is written source:id. Feedback without a team is left out.
     """
     for row in rows:
         if row.actual.startswith("#"):
@@ -112,7 +112,7 @@ def same_text(row: Row) -> str:
 
 
 def conflicts(rows: Iterable[Row]) -> int:
-    """How many texts stand under two teams or more."""
+    """How many texts have two teams or more."""
     teams: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         teams[same_text(row)].add(row["team"])
@@ -130,13 +130,13 @@ def of_one_source(rows: Sequence[Any], source: str | None) -> Sequence[Any]:
     if len({row.source for row in rows}) > 1:
         raise ValueError(
             f"there is feedback from several helpdesks ({', '.join(sources)}), whose ids may be the same: "
-            "name the one that the file of --tickets is from with --source"
+            "use --source to name the helpdesk of the file in --tickets"
         )
     return rows
 
 
 def export(chosen: argparse.Namespace) -> int:
-    """Write the CSV and print what went into it."""
+    """Write the CSV and print a summary."""
     from service.feedback.store import Store
 
     url = database(chosen.url)
@@ -155,26 +155,26 @@ def export(chosen: argparse.Namespace) -> int:
         texts = {row["ticket_id"]: row["text"] for row in tickets}
     fresh = list(corrections(rows, texts))
     if not fresh and not base:
-        lost = "none of them with a text: see --tickets" if rows else "none was given in that time"
-        _tell_unmatched(rows, texts, chosen.tickets)
+        lost = "none of them with a text: see --tickets" if rows else "none in that time"
+        _print_unmatched(rows, texts, chosen.tickets)
         raise ValueError(f"nothing to train on: {len(rows)} feedbacks, {lost}; no file was written")
     written, changed = one_team_per_text(merged(base, fresh), fresh)
     write_tickets(chosen.out, written)
-    _tell(rows, fresh, base, changed)
-    _tell_unmatched(rows, texts, chosen.tickets)
+    _print_summary(rows, fresh, base, changed)
+    _print_unmatched(rows, texts, chosen.tickets)
     if left := conflicts(written):
-        print(f"{left} texts stand under two teams in {chosen.add_to}; no feedback says which one is right")
+        print(f"{left} texts have two teams in {chosen.add_to}, and there is no feedback on them")
     print(f"{len(written)} tickets in {chosen.out}; next: make train DATA={chosen.out}")
     return 0
 
 
-def _tell(rows: Sequence[Any], fresh: Sequence[Row], base: Sequence[Row], changed: int) -> None:
+def _print_summary(rows: Sequence[Any], fresh: Sequence[Row], base: Sequence[Row], changed: int) -> None:
     wrong = sum(row.predicted is not None and row.predicted != row.actual for row in rows)
     verdicts = sum(row.actual.startswith("#") for row in rows)
     lost = len(rows) - len(fresh) - verdicts
     print(f"{len(rows)} feedbacks, {wrong} corrected the router, {lost} have no text")
     if verdicts:
-        print(f"{verdicts} say that no team fits or that it is no ticket: left out")
+        print(f"{verdicts} left out: no team fits, or it is not a ticket")
     if changed:
         print(f"{changed} tickets got the team of the newest feedback on the same text")
     if base:
@@ -187,8 +187,8 @@ def _tell(rows: Sequence[Any], fresh: Sequence[Row], base: Sequence[Row], change
         print("no text: name the helpdesk's own export with --tickets, or set LARKFIELD_FEEDBACK_STORE_TEXT")
 
 
-def _tell_unmatched(rows: Sequence[Any], texts: Mapping[str, str], path: Path | None) -> None:
-    """Say how many ids the file does not have, and show how ids are written on both sides."""
+def _print_unmatched(rows: Sequence[Any], texts: Mapping[str, str], path: Path | None) -> None:
+    """Print how many ids the file does not have, with examples of ids from both sides."""
     if path is None:
         return
     wanted = [row.ticket_id for row in rows if not row.text and row.ticket_id]
@@ -224,15 +224,17 @@ def database(given: str | None) -> str:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise ValueError("the address of the database cannot be read; one is sqlite:///feedback.db") from None
-    # Opening would make an empty database of a mistyped name.
+        raise ValueError(
+            "the URL of the database is not valid; an example is sqlite:///feedback.db"
+        ) from None
+    # Opening a database with a mistyped name would create an empty one.
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
         raise ValueError(f"{parsed.database}: there is no such database")
     return url
 
 
 def write_tickets(path: Path, tickets: Iterable[Mapping[str, str]]) -> None:
-    """Write a CSV; `path` may be a file that was read before."""
+    """Write a CSV; `path` may be one of the input files."""
     with atomic_write(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
         writer = csv.DictWriter(text, COLUMNS)

@@ -15,7 +15,7 @@ from service.feedback.rows import StoreUnavailable
 
 VERSION = 2
 ID_LENGTH, SOURCE_LENGTH, REASONS_LENGTH = 200, 50, 200
-_LOCK = 5_261_178  # any number that is always the same: replicas that start together wait for each other
+_LOCK = 5_261_178  # an arbitrary constant: replicas that start together migrate one after the other
 
 metadata = sa.MetaData()
 decisions = sa.Table(
@@ -37,7 +37,7 @@ decisions = sa.Table(
     sa.Column("source", sa.String(SOURCE_LENGTH)),  # the helpdesk; null where the caller names none
     sa.Column("reasons", sa.String(REASONS_LENGTH)),  # for review, separated by spaces
     sa.Index("decisions_version_row", "version", "row"),
-    sqlite_autoincrement=True,  # a row number is never used twice: feedback points to it
+    sqlite_autoincrement=True,  # never reuse a row number: feedback refers to it
 )
 feedback = sa.Table(
     "feedback",
@@ -104,7 +104,7 @@ def _from_1_to_2(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":  # SQLite ignores the length
         length = ID_LENGTH + SOURCE_LENGTH + 3
         connection.execute(sa.text(f"ALTER TABLE feedback ALTER COLUMN key TYPE VARCHAR({length})"))
-    # Feedback that was stored with a source, before a migration back to version 1, has it in its key.
+    # After a migration back to version 1, the source of feedback is still in its key.
     stored = sa.select(feedback.c.key).where(feedback.c.key.like("s:%"))
     for key in connection.execute(stored).scalars().all():
         here = sa.update(feedback).where(feedback.c.key == key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# A person's verdict that names no team, as the column `actual` holds it; no team's name begins with "#".
+# Feedback without a team, as stored in the column `actual`; no team's name begins with "#".
 NO_TEAM = {"none_of_these": "#none_of_these", "not_a_ticket": "#not_a_ticket"}
 
 

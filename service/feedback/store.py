@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ REASONS = (  # a part of the driver's message -> our message; the first match co
     ("unable to open", "the database file cannot be opened"),
     ("not a database", "the file is not a database"),
     ("malformed", "the database file is damaged"),
-    ("queuepool limit", "too many wait for the database"),
+    ("queuepool limit", "too many requests wait for the database"),
     ("connection", "the database server does not answer"),
 )
 
@@ -95,7 +95,7 @@ def connect(url: str) -> Engine:
             raise StoreUnavailable("PostgreSQL needs the extra `postgres` (psycopg)") from None
     if dialect != "sqlite":
         raise ValueError(f"the feedback database must be sqlite or postgresql, not {dialect!r}")
-    # One connection: threads wait for it in order. SQLite's own lock is not given in order of arrival.
+    # One connection: threads get it in order of arrival, which SQLite's own lock does not guarantee.
     engine = sa.create_engine(
         parsed,
         connect_args={"timeout": LOCK_WAIT_SECONDS, "check_same_thread": False},
@@ -108,7 +108,7 @@ def connect(url: str) -> Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _durable(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # `_begin` begins each transaction, not the driver
+        connection.isolation_level = None  # transactions begin in `_begin`, not in the driver
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
 
@@ -147,10 +147,10 @@ class Store:
         self.engine.dispose()
 
     def _require_same_file(self) -> None:
-        """Connect anew if the SQLite file was deleted or replaced: a restart would open another one."""
+        """Reconnect if the SQLite file was deleted or replaced, as a restart would."""
         with self._lock:
             if self._file is not None and self._file_now() != self._file:
-                self._reopen()
+                self._disconnect()
 
     def _file_now(self) -> tuple[int, int] | None:
         if self.engine.dialect.name != "sqlite" or not self.engine.url.database:
@@ -161,14 +161,14 @@ class Store:
             return None
         return status.st_dev, status.st_ino
 
-    def _reopen(self) -> None:
-        """Open the database anew at the next transaction."""
+    def _disconnect(self) -> None:
+        """Close all connections; the next transaction opens the database again."""
         self.engine.dispose()
         self._ready, self._file = False, None
 
     @contextmanager
     def transaction(self, *, reads_only: bool = False) -> Iterator[Connection]:
-        """One transaction, in which the tables exist; it is committed and on disk when the block ends."""
+        """A transaction with existing tables; it is committed and on disk when the block ends."""
         try:
             self._require_same_file()
             self._migrate()
@@ -179,8 +179,8 @@ class Store:
             with connection.execution_options(reads_only=reads_only), connection.begin():
                 yield connection
         except SQLAlchemyError as error:
-            if "readonly" in str(error):  # it may have become writable, which an open connection never sees
-                self._reopen()
+            if "readonly" in str(error):  # an open connection does not notice when the file becomes writable
+                self._disconnect()
             raise StoreUnavailable(reason_of(error)) from error
         finally:
             connection.close()
@@ -188,7 +188,7 @@ class Store:
             raise StoreUnavailable("the database file was deleted or replaced while it was written")
 
     def _migrate(self) -> None:
-        """Create the tables, or bring them to the present version of the schema; once per process."""
+        """Create the tables, or migrate them to the current schema version; once per process."""
         if self._ready:
             return
         with self._lock:
@@ -208,8 +208,8 @@ class Store:
     def add_decisions(self, rows: Sequence[Decided]) -> None:
         """Write decisions, all or none; RowsRefused if another try would fail in the same way.
 
-        The rows go directly to the driver: this runs beside the answers, and SQLAlchemy's insert takes twice
-        the time per row while it holds the interpreter's lock.
+        The rows are passed directly to the driver, because SQLAlchemy's insert takes twice the time per row
+        and holds the interpreter's lock, which delays answers.
         """
         statement = decisions.insert().compile(dialect=self.engine.dialect, column_keys=Decided._fields)
         rows = [row._replace(ticket_id=storable(row.ticket_id), text=storable(row.text)) for row in rows]
@@ -232,7 +232,7 @@ class Store:
     ) -> Receipt:
         """Store the team that solved a ticket; it is on disk when this returns.
 
-        The same team again changes nothing. Another team replaces the first: the ticket was moved on.
+        The same team again changes nothing. Another team replaces the first.
         """
         actual = storable(actual) or ""
         ticket_id, request_id = storable(ticket_id), storable(request_id)
@@ -280,7 +280,7 @@ class Store:
             return bool(connection.execute(sa.delete(feedback).where(here)).rowcount)
 
     def _upsert(self, connection: Connection, values: dict[str, Any]) -> str:
-        """Insert, or update if the team differs; of two at once, the second waits for the first."""
+        """Insert, or update if the team differs; concurrent calls for one ticket run one after the other."""
         insert = self.insert(feedback).values(values).on_conflict_do_nothing()
         if connection.execute(insert.returning(feedback.c.key)).first() is not None:
             return "created"
@@ -288,7 +288,7 @@ class Store:
         previous = connection.execute(sa.select(feedback.c.actual).where(here).with_for_update()).scalar_one()
         if previous == values["actual"]:
             return "unchanged"
-        if values["predicted"] is None:  # the decision was deleted since: keep what is stored of it
+        if values["predicted"] is None:  # the decision was deleted meanwhile: keep the stored prediction
             values = {name: values[name] for name in ("actual", "received_at")}
         connection.execute(sa.update(feedback).where(here).values(values))
         return "changed"
@@ -384,7 +384,7 @@ class Store:
             return connection.execute(sa.select(decisions.c.text).where(decisions.c.row == row)).scalar()
 
     def decided_between(self, start: float, end: float) -> Sequence[Any]:
-        """Decisions of a time: decided_at, predicted, decision, text, and `actual` if there is feedback."""
+        """Decisions of a period: decided_at, predicted, decision, text, and `actual` if there is feedback."""
         columns = decisions.c.decided_at, decisions.c.predicted, decisions.c.decision, decisions.c.text
         joined = decisions.outerjoin(feedback, feedback.c.key == _KEY_OF_DECISION)
         query = sa.select(*columns, feedback.c.actual).select_from(joined)
@@ -392,7 +392,7 @@ class Store:
             return connection.execute(query.where(decisions.c.decided_at.between(start, end))).all()
 
     def texts_between(self, start: float, end: float, limit: int) -> Sequence[str]:
-        """The newest `limit` stored texts of a time."""
+        """The newest `limit` stored texts of a period."""
         found = decisions.c.text.is_not(None) & decisions.c.decided_at.between(start, end)
         query = sa.select(decisions.c.text).where(found).order_by(decisions.c.row.desc()).limit(limit)
         with self.transaction(reads_only=True) as connection:
@@ -401,12 +401,12 @@ class Store:
     def prune(self, *, keep_days: float, text_days: float, most_decisions: int) -> dict[str, int]:
         """Delete texts and rows that are older than allowed; return the counts by kind.
 
-        If the clock is far beyond the newest row that was there at the start, it may be wrong, and nothing is
-        deleted for a day.
+        If the clock is far ahead of the newest row at the start, it may be wrong, and nothing is deleted for
+        a day.
         """
         now = time.time()
         if self._clock_is_doubtful(now):
-            log.warning("nothing old is deleted for a day: the clock is far beyond the newest row")
+            log.warning("old rows are kept for a day: the clock is far ahead of the newest row")
             return {"texts": 0, "decisions": 0, "feedback": 0}
         with self.transaction() as connection:
             newest = connection.execute(sa.select(sa.func.max(decisions.c.row))).scalar() or 0
@@ -422,7 +422,11 @@ class Store:
             }
 
     def _clock_is_doubtful(self, now: float) -> bool:
-        """Whether no row is from the month before this start (an hour before it, as workers start apart)."""
+        """Whether the newest row was more than a month old when this process started.
+
+        Rows of the hour before the start do not count: another worker may have written them with the same
+        clock.
+        """
         awake = time.monotonic() - self._opened
         if awake > _DAY_SECONDS:
             return False
@@ -434,12 +438,3 @@ class Store:
             ]
         newest = max((seconds for seconds in times if seconds is not None), default=start)
         return start - newest > _DOUBTFUL_GAP_SECONDS
-
-
-def rows_in(store: Store, tables: Iterable[sa.Table] = (decisions, feedback)) -> dict[str, int]:
-    """How many rows each table holds."""
-    with store.transaction(reads_only=True) as connection:
-        return {
-            table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-            for table in tables
-        }

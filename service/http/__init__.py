@@ -1,1 +1,1 @@
-"""HTTP: routes, one middleware, limits of a connection, JSON bodies, the pages."""
+"""HTTP: routes, middleware, connection limits, JSON bodies, web pages."""

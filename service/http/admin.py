@@ -1,4 +1,4 @@
-"""`POST /admin/reload`: switch to another bundle, in all workers or in none."""
+"""`POST /admin/reload`: switch all workers to another bundle; if one of them cannot, none switches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ router = APIRouter()
     responses=problem_responses(401, 403, 409, 413, 415, 422, 500),
 )
 async def admin_reload(order: ReloadRequest, request: Request) -> ReloadResponse:
-    """All workers answer with the new bundle, or, if it is not sound (409), all stay with the old one."""
+    """Switch all workers to the new bundle. If it is not valid (409), all keep the old one."""
     service = service_of(request)
     reloader: Reloader = request.app.state.reloader
     folder = Path(order.bundle) if order.bundle else None
@@ -36,7 +36,7 @@ async def admin_reload(order: ReloadRequest, request: Request) -> ReloadResponse
         if not refused.busy:
             service.metrics.reloads.labels("refused").inc()
         log.warning("reload refused", extra={"reason": str(refused)})
-        raise Problem(409, f"The bundle was refused, the old one stays. {refused}") from None
+        raise Problem(409, f"The bundle was refused; the old one stays in service. {refused}") from None
     runtime, previous = service.loaded(), service.previous
     return ReloadResponse(
         model=ModelName(name=runtime.name, version=runtime.version),
@@ -46,6 +46,6 @@ async def admin_reload(order: ReloadRequest, request: Request) -> ReloadResponse
 
 
 def install(app: FastAPI, service: Service) -> None:
-    """Open POST /admin/reload."""
+    """Add POST /admin/reload."""
     app.state.reloader = Reloader(service)
     app.include_router(router)

@@ -1,6 +1,6 @@
-"""HTTP/1.1 on a connection: uvicorn's httptools protocol, with limits for clients that are slow or stop.
+"""HTTP/1.1 on a connection: uvicorn's httptools protocol with timeouts for slow clients.
 
-Uvicorn itself waits for ever for the rest of a request, for a first byte, and for a client to read.
+Uvicorn alone waits without limit for a first byte, for the rest of a request and for a client to read.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from service.http.response import encoded, rendered, request_id_of, with_common
 from service.inference.admission import Permit
 from service.inference.service import Service
 
-# While the service ends: time for a client that has connected to send its request.
+# During shutdown, a client that has connected has this long to send its request.
 _LAST_SECONDS = 1.0
-# More than this that is no part of a body (headers, sizes of chunks, trailers) is refused.
+# Limit for bytes outside a body: headers, chunk sizes, trailers.
 _MAX_BYTES_BETWEEN = 32_768
 _UPGRADE = re.compile(rb"(\A|\r\n)upgrade:", re.IGNORECASE)
 
 
 def without_upgrade(data: bytes) -> bytes:
-    """The same request with its Upgrade header neutralised, which a server may do (RFC 9110, 7.8).
+    """Rename the Upgrade header of a request, so that it is ignored (allowed by RFC 9110, 7.8).
 
-    The parser would take the body of such a request for the other protocol, and Java's client asks for HTTP/2
-    this way each time.
+    The parser would treat the body as data of the other protocol. Java's HTTP client sends the header with
+    each request to ask for HTTP/2.
     """
     head, end, body = data.partition(b"\r\n\r\n")
     return _UPGRADE.sub(rb"\1x-upgrade:", head) + end + body
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection. A request that arrives in one piece, as most do, sets no timer at all."""
+    """One connection. A request that arrives in one piece, as most do, needs no timer."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -47,9 +47,9 @@ class Protocol(HttpToolsProtocol):
         self._in_message = False
         self._streaming = False
         self._reading_ended = False
-        self._final_problem: Problem | None = None  # sent when the requests before it are answered
+        self._final_problem: Problem | None = None  # sent after the answers to earlier requests
         self._fault: Problem | None = None
-        self._bytes_between = 0  # received since the last part of a body
+        self._bytes_between = 0  # bytes since the last part of a body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -85,9 +85,9 @@ class Protocol(HttpToolsProtocol):
             self._set_timer()
 
     def _set_timer(self) -> None:
-        """A request that has begun, and a connection without one, has a time to become complete.
+        """Limit the time for the rest of a request, or for the first one of a connection.
 
-        Nothing that a client sends extends it, except parts of a body on /route/stream.
+        Data from the client does not extend it, except parts of a body on /route/stream.
         """
         seconds = self._service.settings.header_timeout_seconds
         if self._body_pending():
@@ -101,7 +101,7 @@ class Protocol(HttpToolsProtocol):
             self._arm(seconds)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """The client sends no more: answer what it has sent, then end the connection."""
+        """The client closed its sending side: answer what it has sent, then close the connection."""
         if self._final_problem is not None:
             return True
         if self._in_message:
@@ -117,29 +117,29 @@ class Protocol(HttpToolsProtocol):
         self._in_message = self._in_headers = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_headers:  # else it is a trailer: those are ignored (RFC 9110, 6.5.1)
+        if self._in_headers:  # otherwise it is a trailer, which may be ignored (RFC 9110, 6.5.1)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._bytes_between = 0
         self._fault = self._fault or self._find_fault()
         if self._fault is not None:
-            return  # `data_received` refuses it once the parser has returned
+            return  # `data_received` refuses it after the parser returns
         self._in_headers = False
         self._disarm()
         super().on_headers_complete()
         self._streaming = self.scope["path"] == "/route/stream"
 
     def _find_fault(self) -> Problem | None:
-        """What makes a request one that another server on its way might read in another way."""
+        """A fault that proxies and servers may interpret differently (request smuggling)."""
         names = [name for name, _ in self.headers]
         version, hosts = self.parser.get_http_version(), names.count(b"host")
         if hosts > 1 or (hosts == 0 and version == "1.1"):
             return Problem(400, "A request needs exactly one Host header.")
         if version == "1.0" and b"transfer-encoding" in names:
-            return Problem(400, "A request of HTTP/1.0 has no Transfer-Encoding.")
+            return Problem(400, "HTTP/1.0 does not allow Transfer-Encoding.")
         if self.parser.should_upgrade():
-            return Problem(400, "Only HTTP/1.1 is spoken here: leave out Upgrade, and do not use CONNECT.")
+            return Problem(400, "Only HTTP/1.1 is supported: omit Upgrade, and do not use CONNECT.")
         return None
 
     def on_body(self, body: bytes) -> None:
@@ -153,10 +153,10 @@ class Protocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Read no more of a request that was answered before its body was there (a wrong key, say).
+        """Stop reading if a request was answered before its body arrived, as for an invalid key.
 
-        The connection closes a moment later: closing at once would make the kernel reset it, and the answer
-        could be lost with it.
+        The connection is closed a second later. If it were closed at once, the kernel would reset it, and the
+        client might not receive the answer.
         """
         was_last = not self.pipeline
         super().on_response_complete()
@@ -186,7 +186,7 @@ class Protocol(HttpToolsProtocol):
             self._write_timer = None
 
     def shutdown(self) -> None:
-        """The service ends: a client that has connected or begun to send still gets its answer."""
+        """Shutdown: a client that has connected or has begun to send still gets an answer."""
         begun = self._in_message and (self.cycle is None or self.cycle.response_complete)
         if self.cycle is None or begun:
             self._disarm()
@@ -220,21 +220,21 @@ class Protocol(HttpToolsProtocol):
         return self._in_message and not self._in_headers
 
     def _has_unanswered(self) -> bool:
-        """Whether requests that are complete still wait for their answers."""
+        """Whether complete requests are still unanswered."""
         if self._body_pending():
-            return bool(self.pipeline)  # which holds the incomplete request behind the others
+            return bool(self.pipeline)  # the incomplete request is queued behind the others
         return self.cycle is not None and not self.cycle.response_complete
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer a request that is not one, after those before it, and close the connection."""
+        """Answer a faulty request with a problem, after the requests before it, and close the connection."""
         if self._body_pending() and self.cycle.response_started:
-            self.transport.abort()  # in the middle of its answer only the end of the connection can tell
+            self.transport.abort()  # the status is already sent: only a reset can signal the error
             return
         if not self._has_unanswered():
             self._send_problem(problem)
             return
         if self._body_pending():
-            self.pipeline.popleft()  # the newest, which stays incomplete
+            self.pipeline.popleft()  # the newest one is incomplete
         self._disarm()
         self._reading_ended, self._final_problem = True, problem
 

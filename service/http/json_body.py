@@ -1,8 +1,8 @@
-"""Bodies as programs really send them: JSON with a byte order mark, or with half of an emoji.
+"""Parses JSON bodies, also with a byte order mark or a lone surrogate.
 
-Windows programs put the mark before UTF-8, which a reader of JSON may skip (RFC 8259, 8.1). A text that was
-cut off in the middle of an emoji holds half a surrogate pair, which JSON's grammar allows and strict parsers
-do not; it is read as U+FFFD, one character as before, so that places in the text stay what they were.
+Windows programs write a byte order mark before UTF-8; a JSON parser may skip it (RFC 8259, 8.1). A text that
+was cut off within an emoji contains a lone surrogate. JSON's grammar allows it, strict parsers do not. It is
+replaced by U+FFFD, which is also one character, so positions in the text stay the same.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ T = TypeVar("T")
 
 _MARK = b"\xef\xbb\xbf"
 _HIGH, _LOW = rb"[dD][89abAB][0-9a-fA-F]{2}", rb"[dD][c-fC-F][0-9a-fA-F]{2}"
-# Behind an even number of backslashes, which are characters of the text.
+# The escape must follow an even number of backslashes; an odd one escapes the backslash itself.
 _HALF = re.compile(rb"(?<!\\)((?:\\\\)*)\\u(?:%b(?!\\u%b)|(?<!\\u%b\\u)%b)" % (_HIGH, _LOW, _HIGH, _LOW))
-# A larger body that is no JSON is refused at once: looking through it would keep other tickets waiting.
+# An invalid body larger than this is refused without a search for surrogates, which would block the event
+# loop.
 _MOST_BYTES = 1_048_576
 
 
-# A ticket has five fields at most. A body with many more values, each of which becomes an object and each
-# wrong one an error, would keep the event loop busy for seconds.
+# A ticket has at most five fields. Each value of a body becomes an object, and each wrong one an error:
+# without a limit, one body could block the event loop for seconds.
 MOST_VALUES = 96
 _SMALL_BYTES = 4096
 
 
 def parsed(parse: Callable[[bytes], T], body: bytes, most_values: int = MOST_VALUES) -> T:
-    """What `parse` makes of a body; its ValueError where it cannot and nothing could be mended.
+    """`parse(body)`, without byte order mark and, if needed, without lone surrogates.
 
-    Problem 422 for a body with more than about `most_values` values.
+    ValueError from `parse` if the body is invalid; Problem 422 if it has more than about `most_values`
+    values.
     """
     body = body.removeprefix(_MARK)
     if len(body) > _SMALL_BYTES:
@@ -40,14 +42,14 @@ def parsed(parse: Callable[[bytes], T], body: bytes, most_values: int = MOST_VAL
     try:
         return parse(body)
     except ValueError:
-        mended = without_halves(body) if len(body) <= _MOST_BYTES else body
-        if mended == body:
+        repaired = replace_lone_surrogates(body) if len(body) <= _MOST_BYTES else body
+        if repaired == body:
             raise
-    return parse(mended)
+    return parse(repaired)
 
 
 def _bound_values(body: bytes, most: int) -> None:
-    """Count strings and the marks between them, by whole passes over the bytes, which may be megabytes."""
+    """Problem 422 for too many values: count strings and punctuation with fast passes over the bytes."""
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = plain.count(b'"') // 2
     if marks <= 2 * most:  # a field is two strings, a colon and a comma
@@ -57,6 +59,6 @@ def _bound_values(body: bytes, most: int) -> None:
         raise not_as_expected([{"field": "body", "message": f"has more than {most} fields and values"}])
 
 
-def without_halves(body: bytes) -> bytes:
-    """JSON with an escaped U+FFFD for each escaped surrogate that has no other half."""
+def replace_lone_surrogates(body: bytes) -> bytes:
+    """The JSON with each escaped lone surrogate replaced by an escaped U+FFFD."""
     return _HALF.sub(rb"\1\\ufffd", body)

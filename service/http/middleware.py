@@ -1,7 +1,7 @@
-"""The rules that hold for every request: id, key, limits, headers, error format, log line, count.
+"""What is done for every request: request id, key, limits, headers, error format, log line, metrics.
 
-One `Middleware` wraps the whole application. POST /route goes from here straight to its handler, because the
-framework would make an answer a third slower; every rule stands here and holds for both ways.
+One `Middleware` wraps the whole application. It calls the handler of POST /route directly, because FastAPI's
+routing would make an answer a third slower. The checks are the same for all paths.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ log = logging.getLogger("larkfield.http")
 
 JSON, JSON_LINES = b"application/json", b"application/x-ndjson"
 BYTES = b"application/octet-stream"
-# Bodies that the framework reads. A folder's name is the longest thing in them.
+# Limit for the bodies that FastAPI parses. The longest value in them is the path of a folder.
 SMALL_BODY_BYTES = 32_768
-# Probes and scrapes are counted and not logged.
+# Probes and scrapes are counted but not logged.
 _QUIET = frozenset({"/healthz", "/readyz", "/openapi.json", "/metrics"})
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a path asks of a request: whose key, a body of which type, and at most how many bytes of it."""
+    """Requirements of a path: which key, which content type, and how large a body."""
 
     key: Literal["none", "api", "admin"] = "api"
     content_type: bytes | None = None
@@ -40,7 +40,7 @@ class Rules:
 
 
 def rules_of(service: Service) -> dict[str, Rules]:
-    """The rules by path, or by prefix where the path ends in `*`; the entry `*` is for all others."""
+    """The rules by path, or by prefix if the path ends in `*`; the entry `*` applies to all others."""
     settings = service.settings
     body, open_to_all = settings.max_body_bytes, Rules("none", None, 0)
     small = min(body, SMALL_BODY_BYTES)
@@ -63,7 +63,7 @@ def rules_of(service: Service) -> dict[str, Rules]:
 class Exchange:
     """One request and its response: ASGI `receive` with a limit, and `send` with the common headers.
 
-    The handler of /route leaves its `answer` here for the log line; `status` is 0 until a response begins.
+    The handler of /route stores its `answer` here for the log line. `status` is 0 until a response begins.
     """
 
     def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,14 +78,14 @@ class Exchange:
         self.status = 0
 
     def limit(self, limit_bytes: int | None) -> None:
-        """Refuse a longer body from now on; Problem 413 at once where its Content-Length says so."""
+        """Limit the body; Problem 413 at once if Content-Length exceeds the limit."""
         self.limit_bytes, self._left = limit_bytes, limit_bytes or 0
         length = self.headers.get(b"content-length")
         if limit_bytes is not None and length is not None and not _fits(length, limit_bytes):
             raise _too_large(limit_bytes)
 
     async def receive(self) -> Message:
-        """The next part of the request; Problem 413 as soon as the body is longer than the limit."""
+        """The next part of the request; Problem 413 when the body exceeds the limit."""
         message = await self._receive()
         if self.limit_bytes is not None:
             size = len(message.get("body", b""))
@@ -97,16 +97,16 @@ class Exchange:
         return message
 
     def close(self) -> None:
-        """The request is answered: its body is no longer in flight."""
+        """Release the body's bytes after the answer."""
         self._service.admission.release_bytes(self._held)
 
     async def body(self) -> bytes:
-        """The whole body; Problem 413 when it is too large, 400 when the client left."""
+        """The whole body; Problem 413 if it is too large, 400 if the client disconnected."""
         parts, more = [], True
         while more:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise Problem(400, "The request ended before its body did.", close=True)
+                raise Problem(400, "The connection was closed before the whole body arrived.", close=True)
             parts.append(message.get("body", b""))
             more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -125,7 +125,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": body})
 
     async def respond_problem(self, problem: Problem) -> None:
-        """Send a problem. If a response has begun, only the end of the connection can tell: it is raised."""
+        """Send a problem; raise it if a response has begun, so that uvicorn closes the connection."""
         if self.status:
             raise problem
         headers, body = rendered(problem, self.request_id)
@@ -136,7 +136,7 @@ Handler = Callable[[Service, Exchange], Awaitable[tuple[Headers, bytes]]]
 
 
 class Middleware:
-    """Wraps the application; `direct` maps paths to handlers that take a POST without the framework."""
+    """Wraps the application; `direct` maps paths to handlers of POST that bypass FastAPI."""
 
     def __init__(self, app: ASGIApp, service: Service, direct: dict[str, Handler]) -> None:
         self._app = app
@@ -179,11 +179,11 @@ class Middleware:
                 log_request(service, exchange.request_id, route, method, exchange.status, began, answer)
 
     def open(self, *paths: str) -> None:
-        """Let anyone call these paths, without a key."""
+        """Allow these paths without a key."""
         self.rules |= dict.fromkeys(paths, self.rules["/healthz"])
 
     def _rules_for(self, path: str) -> Rules:
-        """The rules of a path, or of the longest prefix that it begins with."""
+        """The rules of a path, or of its longest prefix."""
         found = self.rules.get(path)
         while found is None:
             path = path[:-1].rpartition("/")[0] + "/" if "/" in path[:-1] else ""
@@ -191,7 +191,7 @@ class Middleware:
         return found
 
     def _check(self, rules: Rules, exchange: Exchange, scope: Scope) -> None:
-        """Problem 401, 403, 413, 415 or 421 for a request that its path does not take."""
+        """Problem 401, 403, 413, 415 or 421 if the request breaks a rule of its path."""
         if self._hosts is not None:
             _require_host(exchange.headers.get(b"host", b""), self._hosts)
         if rules.key != "none":
@@ -203,10 +203,10 @@ class Middleware:
 
 
 def _local_names(service: Service) -> frozenset[bytes] | None:
-    """The names of this machine, where only it can call the service and without a key; else None.
+    """The allowed Host headers if the service listens on loopback without a key; otherwise None.
 
-    A page of another site could let its own name lead to this machine and call the service with it from a
-    browser here (DNS rebinding). The name would be in the Host header.
+    This prevents DNS rebinding: a web site could resolve its own name to 127.0.0.1 and call the service from
+    a browser on this machine. The Host header would contain that name.
     """
     settings = service.settings
     if service.keys.required or settings.allow_no_keys or not settings.loopback:
@@ -219,45 +219,45 @@ def _require_host(host: bytes, names: frozenset[bytes]) -> None:
     if name not in names and name.rpartition(b":")[0] not in names:
         raise Problem(
             421,
-            "The service answers to localhost here. To call it by another name, set API keys or "
+            "The Host header must be localhost. To call the service by another name, set API keys or "
             "LARKFIELD_ALLOW_NO_KEYS=true.",
         )
 
 
 def _require_key(service: Service, headers: Headers, admin: bool) -> None:
-    """Raise 401 unless the key is valid; anyone may call if no key is configured, but nobody /admin: 403."""
+    """Raise 401 unless the key is valid. If none is configured, anyone may call, but /admin gives 403."""
     keys = service.admin_keys if admin else service.keys
     if admin and not keys.required:
-        raise Problem(403, "No admin key is configured; set LARKFIELD_ADMIN_KEY to open this.")
+        raise Problem(403, "No admin key is configured; set LARKFIELD_ADMIN_KEY to enable /admin.")
     if not keys.required or keys.admits(presented(headers)):
         return
     service.metrics.refused.inc("unauthorized")
     raise Problem(
         401,
-        "A valid key is needed, as `Authorization: Bearer …` or `X-API-Key`.",
+        "A valid key is required, as `Authorization: Bearer …` or `X-API-Key`.",
         headers=[(b"www-authenticate", b"Bearer")],
     )
 
 
 def _refuse_compressed(content_encoding: bytes | None) -> None:
-    """415 for a compressed body, which nothing here would decompress."""
+    """415 for a compressed body, which the service does not decompress."""
     if content_encoding is None or content_encoding.strip().lower() in (b"", b"identity"):
         return
     raise Problem(
         415,
-        "Compressed bodies are not read: send the body as it is, without Content-Encoding.",
+        "Compressed bodies are not supported: send the body without Content-Encoding.",
         headers=[(b"accept-encoding", b"identity")],
     )
 
 
 def _require_type(content_type: bytes | None, expected: bytes) -> None:
-    """415 for another content type: a page of another site cannot send this one without a preflight."""
+    """415 for any other content type: a page of another site cannot send this one without a preflight."""
     if content_type is None or content_type.partition(b";")[0].strip().lower() != expected:
         raise Problem(415, f"The content type must be {expected.decode()}.", close=True)
 
 
 def _too_large(limit_bytes: int) -> Problem:
-    """413; the connection is closed, because the rest of the body will not be read."""
+    """413; the connection is closed, because the rest of the body is not read."""
     return Problem(413, f"The body is larger than {limit_bytes} bytes.", close=True)
 
 
@@ -275,7 +275,7 @@ def log_request(
     began: float,
     answer: Answer | None,
 ) -> None:
-    """Log one line: ids, status, times, decision; never text."""
+    """Log one line with ids, status, times and decision, never text."""
     if service.writer is None or not service.settings.log_requests:
         return
     document: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """The web pages: static files from `web/`, and the numbers that `/learn` shows.
 
-All files are read when this module is imported, so a request can reach no other file.
+All files are read when this module is imported, so a request cannot reach other files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
     ".json": "application/json",
 }
-# No inline scripts, nothing from other servers, no frames: injected markup could not run.
+# No inline scripts, no other servers, no frames: injected markup cannot run.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -89,13 +89,13 @@ async def page(request: Request) -> Response:
 async def asset(request: Request, name: str) -> Response:
     """A script, style sheet or picture of the page."""
     if name not in FILES:
-        raise Problem(404, "The page has no such file.")
+        raise Problem(404, "There is no such file.")
     return _serve(request, FILES[name])
 
 
 @router.get("/learn/numbers")
 async def learn_numbers() -> Response:
-    """The steps of the formula and the figures per key size."""
+    """The steps of the attention formula and the figures per key size."""
     return _json(lesson.numbers())
 
 

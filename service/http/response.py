@@ -1,4 +1,4 @@
-"""What every response has in common, whoever sends it: request id, security headers, the error format."""
+"""What all responses have in common: request id, security headers, error format."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ os.register_at_fork(after_in_child=lambda: globals().update(_PREFIX=os.urandom(8
 
 
 def request_id_of(given: bytes | None) -> str:
-    """The client's own id if it is safe to repeat, else a new one: 16 random characters and a number."""
+    """The client's id if it is safe to repeat, otherwise a new one: 16 random characters and a number."""
     if given is not None and _SAFE_ID.fullmatch(given):
         return given.decode("ascii")
     return f"{_PREFIX}{next(_NUMBER):08x}"
 
 
 def with_common(headers: Iterable[tuple[bytes, bytes]], request_id: str, close: bool) -> Headers:
-    """A response's headers and those that every response carries; a header that is given is kept."""
+    """The headers and those of every response; a given header is kept."""
     headers = list(headers)
     given = {name.lower() for name, _ in headers}
     headers += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
@@ -46,13 +46,13 @@ def with_common(headers: Iterable[tuple[bytes, bytes]], request_id: str, close: 
 
 
 def rendered(problem: Problem, request_id: str) -> tuple[Headers, bytes]:
-    """Headers (without the common ones) and body of a problem: every error response is made here."""
+    """Headers (without the common ones) and body of a problem; all error responses are built here."""
     body = problem.body(request_id)
     headers = [(b"content-type", CONTENT_TYPE), *problem.header_list, (b"content-length", b"%d" % len(body))]
     return ([*headers, CLOSE] if problem.close else headers), body
 
 
 def encoded(status: int, headers: Headers, body: bytes) -> bytes:
-    """A whole HTTP/1.1 response; `headers` must be valid and include the content length."""
+    """A whole HTTP/1.1 response as bytes; `headers` must be valid and include the content length."""
     lines = [part for name, value in headers for part in (name, b": ", value, b"\r\n")]
     return b"".join((STATUS_LINE[status], *lines, b"\r\n", body))

@@ -1,4 +1,4 @@
-"""The HTTP endpoints: one ticket, many tickets, a stream of tickets, health, metrics, reload."""
+"""The HTTP endpoints: one ticket, a batch, a stream of tickets, health, metrics."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from service.observe.metrics import CONTENT_TYPE
 
 log = logging.getLogger("larkfield.http")
 
-# Tickets of one batch or stream that may be in the engine's queue at a time: a batch competes with single
-# tickets as this many connections would.
+# Tickets of one batch or stream in the engine's queue at a time: a batch takes as much of the service as this
+# many connections.
 BATCH_WINDOW = 16
-# Deadlines that such a ticket may take, because the others of its batch come before it.
+# A ticket of a batch may take this many deadlines, because other tickets of its batch are before it.
 BATCH_PATIENCE = 4
-# Fields and values that a ticket of a batch may have on average; it needs four.
+# Fields and values that a ticket of a batch may have on average; a normal one has four.
 FIELDS_PER_TICKET = 16
 _JSON = (b"content-type", JSON)
 _NUMBERS = orjson.OPT_SERIALIZE_NUMPY  # explanations hold numpy numbers
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI entries for the problems that an endpoint may answer with."""
+    """OpenAPI entries for the problems that an endpoint may return."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"model": ProblemDocument, "content": content} for status in statuses}
 
@@ -83,7 +83,7 @@ def service_of(request: Request) -> Service:
 
 
 def id_of(request: Request) -> str:
-    """The request's id, as its response carries it."""
+    """The request id, as in the response."""
     return cast(Exchange, request.state.exchange).request_id
 
 
@@ -101,8 +101,8 @@ def id_of(request: Request) -> str:
     },
 )
 async def route(request: Request) -> Response:
-    """Which team a ticket belongs to, how sure that is, and whether a person should look first."""
-    # `Middleware` calls `route_ticket` without the framework; this is what OpenAPI describes.
+    """The team of a ticket, the confidence, and whether a person should review it first."""
+    # `Middleware` calls `route_ticket` directly; this function is here for OpenAPI.
     headers, body = await route_ticket(service_of(request), request.state.exchange)
     response = Response(body)
     response.raw_headers = headers
@@ -123,7 +123,7 @@ async def route(request: Request) -> Response:
     },
 )
 async def route_batch(request: Request) -> Response:
-    """One result per ticket, in order. A ticket that is wrong gets a problem of its own."""
+    """One result per ticket, in order. An invalid ticket gets a problem as its result."""
     service = service_of(request)
     await service.first_loaded()
     most = service.settings.max_batch_tickets
@@ -133,13 +133,13 @@ async def route_batch(request: Request) -> Response:
         message = f"at most {most} tickets"
         raise Problem(422, f"tickets: {message}", errors=[{"field": "tickets", "message": message}])
     pieces = _batch(service, batch.tickets, id_of(request))
-    if request.scope["http_version"] == "1.0":  # which knows no answer in parts
+    if request.scope["http_version"] == "1.0":  # HTTP/1.0 has no chunked responses
         return Response(b"".join([piece async for piece in pieces]), media_type=JSON.decode())
     return _InParts(pieces, JSON)
 
 
 async def _batch(service: Service, tickets: list[Any], request_id: str) -> AsyncIterator[bytes]:
-    """The answer to a batch, a result at a time: explanations of a whole batch would not fit in memory."""
+    """The answer to a batch, one result at a time: explanations of a whole batch would not fit in memory."""
 
     async def each() -> AsyncIterator[Result]:
         for place, ticket in enumerate(tickets):
@@ -159,7 +159,7 @@ async def _batch(service: Service, tickets: list[Any], request_id: str) -> Async
     tags=["tickets"],
     response_class=Response,
     responses={
-        200: {"content": {"application/x-ndjson": {}}, "description": "One answer or problem a line."},
+        200: {"content": {"application/x-ndjson": {}}, "description": "One answer or problem per line."},
         **problem_responses(401, 415, 503),
     },
     openapi_extra={
@@ -170,18 +170,18 @@ async def _batch(service: Service, tickets: list[Any], request_id: str) -> Async
     },
 )
 async def route_stream(request: Request) -> Response:
-    """A ticket per line in, a result per line out, in order, while the request is still being sent."""
+    """Send one ticket per line; get one result per line, in order, while you are still sending."""
     service = service_of(request)
     await service.first_loaded()
     if request.scope["http_version"] == "1.0":
-        raise Problem(505, "The answer comes in parts, for which HTTP/1.1 is needed.", close=True)
+        raise Problem(505, "The answer is sent in chunks, which needs HTTP/1.1.", close=True)
     return _InParts(_stream(service, request), JSON_LINES)
 
 
 class _InParts(Response):
-    """A response that is sent part by part, also while its request still arrives.
+    """A chunked response that may begin before the whole request has arrived.
 
-    Starlette's StreamingResponse would read the request's messages too, to see the client leave.
+    Starlette's StreamingResponse cannot: it reads the request's messages to notice a disconnect.
     """
 
     def __init__(self, parts: AsyncIterator[bytes], content_type: bytes) -> None:
@@ -200,7 +200,7 @@ Result = Coroutine[Any, Any, tuple[bool, bytes]]
 
 
 async def _in_order(work: AsyncIterator[Result]) -> AsyncIterator[tuple[bool, bytes]]:
-    """Results in the order of the work, of which BATCH_WINDOW pieces run or wait to be sent at a time."""
+    """The results in order; at most BATCH_WINDOW of them run or wait to be sent at a time."""
     waiting: asyncio.Queue[asyncio.Task[tuple[bool, bytes]] | None] = asyncio.Queue(BATCH_WINDOW)
 
     async def start() -> None:
@@ -239,7 +239,7 @@ async def _stream(service: Service, request: Request) -> AsyncIterator[bytes]:
 
 
 async def _lines(request: Request, limit_bytes: int) -> AsyncIterator[bytes | Problem]:
-    """Lines of a streamed body; one that is too long becomes a problem, and the stream goes on after it."""
+    """The lines of a streamed body; a line that is too long becomes a problem, and the stream continues."""
     rest = b""
     skipping = False
     async for chunk in request.stream():
@@ -269,7 +269,7 @@ def _parsed(line: bytes) -> Any:
 
 
 async def route_one(service: Service, ticket: Any, request_id: str, source: str) -> tuple[bool, bytes]:
-    """One ticket of several: (True, answer) or (False, problem) as JSON. It waits while no place is free."""
+    """Route a ticket of a batch or stream: (True, answer) or (False, problem) as JSON; waits for a permit."""
     began = perf_counter()
     patience_seconds = BATCH_PATIENCE * service.settings.deadline_seconds
     given_id = ticket.get("ticket_id") if isinstance(ticket, dict) else None
@@ -294,26 +294,28 @@ async def route_one(service: Service, ticket: Any, request_id: str, source: str)
 
 
 def _bound_text(ticket: RouteRequest, limit_bytes: int) -> None:
-    """Problem 413 for a text of a batch that POST /route would not take either."""
+    """Problem 413 for a text that is larger than POST /route accepts."""
     if 4 * len(ticket.text) > limit_bytes < len(ticket.text.encode("utf-8", "replace")):
         raise Problem(413, f"The text is larger than {limit_bytes} bytes.")
 
 
-@router.get("/healthz", summary="The process is up", tags=["operation"], response_model=Health)
+@router.get("/healthz", summary="The process is running", tags=["operation"], response_model=Health)
 async def healthz() -> Response:
-    """200 as long as the process answers at all."""
+    """200 while the process is running."""
     return Response(b'{"status":"ok"}', media_type="application/json")
 
 
 @router.get(
     "/readyz",
-    summary="Tickets are answered",
+    summary="The service answers tickets",
     tags=["operation"],
     response_model=Readiness,
-    responses={503: {"model": Readiness, "description": "The bundle is being loaded, or the end is near."}},
+    responses={
+        503: {"model": Readiness, "description": "The bundle is being loaded, or shutdown has begun."}
+    },
 )
 async def readyz(request: Request) -> Response:
-    """200 with the bundle and its provider, also while a worker is missing; 503 while loading and ending."""
+    """200 with bundle and provider, also while a worker is missing; 503 during loading and shutdown."""
     service = service_of(request)
     runtime = service.runtime
     status = "draining" if service.draining else "loading" if runtime is None else "ready"
@@ -328,11 +330,11 @@ async def readyz(request: Request) -> Response:
 
 @router.get("/metrics", summary="Prometheus metrics", tags=["operation"], response_class=Response)
 async def metrics(request: Request) -> Response:
-    """All workers' metrics together, whichever answers."""
+    """The metrics of all workers together; any worker can answer."""
     service = service_of(request)
     service.publish()
     try:
         text = await asyncio.to_thread(service.metrics.render)
     except (OSError, ValueError):
-        raise Problem(503, "The folder of the metrics is gone; restart the service to count again.") from None
+        raise Problem(503, "The metrics folder was deleted; restart the service.") from None
     return Response(text, media_type=CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""GET /tradeoff: how right routed tickets should be, what that routes, and what other precisions would."""
+"""`GET /tradeoff`: the trade-off between precision and coverage of the served bundle."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ router = APIRouter()
 
 @router.get(
     "/tradeoff",
-    summary="How right routed tickets are, and how many are routed",
+    summary="The trade-off between precision and coverage",
     tags=["operation"],
     response_model=TradeoffResponse,
     responses=problem_responses(401, 503),
 )
 async def tradeoff(request: Request) -> TradeoffResponse:
-    """The precision that is asked for, the threshold of each team, and what other precisions would route."""
+    """The precision in use, the threshold of each team, and the coverage at other precisions."""
     runtime = await service_of(request).first_loaded()
     return of_bundle(runtime.config)
 
 
 def of_bundle(config: BundleConfig) -> TradeoffResponse:
-    """The trade-off that a bundle holds; an old one holds thresholds only."""
+    """The trade-off of a bundle; a bundle of schema version 1 has a threshold only."""
     thresholds, held = config.thresholds, config.tradeoff
     chosen = held.choice(thresholds.precision) if held else None
     figures = chosen if chosen is not None and chosen.score is not None else None
@@ -59,5 +59,5 @@ def of_bundle(config: BundleConfig) -> TradeoffResponse:
 
 
 def install(app: FastAPI, _: Service) -> None:
-    """Add the endpoint; it names teams, so it needs a key where routing does."""
+    """Add the endpoint. It shows team names, so it needs a key if routing does."""
     app.include_router(router)

@@ -1,4 +1,4 @@
-"""`POST /upload/read`: the tickets of a file, so that the page `/upload` can route them."""
+"""`POST /upload/read`: reads the tickets of a file for the page `/upload`, which then routes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def install(app: FastAPI, _: Service) -> None:
         subject: Column = None,
         id: Column = None,
     ) -> dict[str, Any]:
-        """The rows of a file as tickets, and its faults; Problem 422 if it cannot be read."""
+        """The rows of a file as tickets, and its faults; Problem 422 if the file cannot be read."""
         body = await request.body()
         return await asyncio.to_thread(_read, body, name, text, subject, id)
 
@@ -49,8 +49,8 @@ def _read(body: bytes, name: str, text: str, subject: str | None, id_column: str
             faults.stop_if_fatal()
         except DataError as error:
             raise Problem(422, str(error).replace(f"{folder}/", "").replace(path.name, name)) from None
-    told = [str(fault).replace(path.name, name) for fault in faults]
-    return {"tickets": tickets, "faults": told, "complete": len(tickets) < MOST_ROWS}
+    found = [str(fault).replace(path.name, name) for fault in faults]
+    return {"tickets": tickets, "faults": found, "complete": len(tickets) < MOST_ROWS}
 
 
 def _tickets(

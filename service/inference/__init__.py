@@ -1,1 +1,1 @@
-"""A ticket's way to a decision: the service object, the queue and its batches, the loaded bundle."""
+"""Inference: the service object, admission, the queue and its batches, the loaded bundle, reloading."""

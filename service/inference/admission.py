@@ -1,7 +1,8 @@
-"""Which connections and tickets a worker accepts: each takes one permit when it comes and gives it back once.
+"""Admission control: limits how many connections and tickets a worker accepts.
 
-A permit holds places of several kinds: every ticket one among the tickets, a long text one among the long
-texts, an explanation one among the explanations. All are taken together before any work is done, or none.
+Each ticket acquires one permit before any work is done and releases it at the end. A permit counts against
+several limits: every ticket against the queue, a long text also against the long texts, an explanation also
+against the explanations. If one limit is reached, nothing is acquired.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from service.settings import Settings
 
 log = logging.getLogger("larkfield.admission")
 
-# Characters beyond which a text is cleaned and tokenized in a thread: that takes milliseconds.
+# A text of more characters takes milliseconds to clean and tokenize, so that is done in a thread.
 LONG_TEXT = 8_192
-# Open files that are no connections: libraries, the log, the metrics, databases, and refused connections.
+# Open files besides connections: libraries, log, metrics, databases, refused connections.
 _OTHER_FILES = 256
 _MOST_FEEDBACK = 64
-# Reason in the metrics, and what the client is told.
+# Message to the client for each limit.
 _FULL = {
     "queue": "Too many tickets are waiting.",
     "long_texts": "Too many long texts are waiting.",
     "explanations": "Too many explanations are waiting.",
     "batch_explanations": "Too many explanations are waiting.",
     "connections": "Too many connections are open.",
-    "feedback": "Too many wait for the feedback database.",
-    "bytes": "The requests in flight are too large together.",
+    "feedback": "Too many requests wait for the feedback database.",
+    "bytes": "The bodies of all requests in flight are too large together.",
 }
 _REASONS = {"connections": "connections", "batch_explanations": "explanations_full"}
 
 
 class Permit:
-    """Places that were taken; a context manager that gives them back.
+    """Admission of one ticket or connection; a context manager that releases it.
 
-    Work in a thread may outlast its deadline. `hold` keeps a permit's places until that work ends.
+    Work in a thread may outlast its deadline. `hold` keeps the permit until that work ends.
     """
 
     def __init__(self, admission: Admission, kinds: list[str]) -> None:
@@ -55,11 +56,11 @@ class Permit:
         self.release()
 
     def hold(self) -> None:
-        """One more `release` is needed."""
+        """Require one more `release`."""
         self._holders += 1
 
     def release(self) -> None:
-        """Give the places back, if nobody else holds them."""
+        """Release once; the last release frees the capacity."""
         self._holders -= 1
         if self._holders == 0:
             for kind in self._kinds:
@@ -67,7 +68,7 @@ class Permit:
 
 
 class Admission:
-    """Counts the places of one worker; all methods are called on the event loop's thread."""
+    """The limits of one worker; all methods are called on the event loop's thread."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._retry_after_seconds = settings.retry_after_seconds
@@ -76,7 +77,7 @@ class Admission:
             "queue": settings.max_queue,
             "long_texts": settings.max_queue,
             "explanations": settings.max_explanations,
-            # Of these, batches and streams take one at a time and leave the others to single tickets.
+            # Batches and streams may use one of the explanations; the others are for single tickets.
             "batch_explanations": 1,
             "connections": most_connections(settings.max_connections),
             "bytes": settings.max_bytes_in_flight,
@@ -85,15 +86,15 @@ class Admission:
         self.taken = dict.fromkeys(self.limits, 0)
 
     def connection(self) -> Permit:
-        """A place for a connection; Problem 503 when too many are open."""
+        """A permit for a connection; Problem 503 if too many are open."""
         return self._take(["connections"])
 
     def ticket(self, ticket: RouteRequest) -> Permit:
-        """The places that a single ticket needs; Problem 503 when one is lacking."""
+        """A permit for a single ticket; Problem 503 if a limit is reached."""
         return self._take(_kinds(ticket))
 
     async def batch_ticket(self, ticket: RouteRequest, patience_seconds: float) -> Permit:
-        """The places of a ticket of a batch, which waits for them that long; then Problem 503."""
+        """A permit for a ticket of a batch; Problem 503 if none is free after `patience_seconds`."""
         kinds = _kinds(ticket)
         if ticket.explain != "none":
             kinds.append("batch_explanations")
@@ -104,27 +105,27 @@ class Admission:
         return self._take(kinds)
 
     def take_bytes(self, number: int) -> None:
-        """Count bytes of a request's body; Problem 503 when all bodies together are too large."""
+        """Count bytes of a request's body; Problem 503 if all bodies together are too large."""
         if self.taken["bytes"] + number > self.limits["bytes"]:
             self._refuse("bytes")
         self.taken["bytes"] += number
 
     async def wait_for_bytes(self, number: int) -> None:
-        """The same for a line of a stream, which waits until the others are answered."""
+        """Count a line of a stream; wait until there is capacity."""
         while self.taken["bytes"] + number > self.limits["bytes"]:
             await asyncio.sleep(0.01)
         self.taken["bytes"] += number
 
     def release_bytes(self, number: int) -> None:
-        """Give back what was counted, once the request is answered."""
+        """Release counted bytes after the answer."""
         self.taken["bytes"] -= number
 
     def feedback(self) -> Permit:
-        """A place for feedback that is written to the database; Problem 503 when too many wait for it."""
+        """A permit for feedback to be written to the database; Problem 503 if too many requests wait."""
         return self._take(["feedback"])
 
     def _full(self, kinds: list[str]) -> str | None:
-        """The first kind that has no place left."""
+        """The first limit that is reached, if any."""
         return next((kind for kind in kinds if self.taken[kind] >= self.limits[kind]), None)
 
     def _take(self, kinds: list[str]) -> Permit:
@@ -141,13 +142,13 @@ class Admission:
 
 
 def most_connections(wanted: int) -> int:
-    """Connections that this process can hold: each is an open file, of which the system limits the number."""
+    """The wanted number of connections, or fewer if the system's limit of open files is lower."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY or wanted <= files - _OTHER_FILES:
         return wanted
     possible = max(1, files - _OTHER_FILES)
     log.warning(
-        "fewer connections than LARKFIELD_MAX_CONNECTIONS: the limit of open files is low",
+        "the limit of open files is too low for LARKFIELD_MAX_CONNECTIONS; fewer connections are accepted",
         extra={"connections": possible, "open_files": files},
     )
     return possible

@@ -1,10 +1,10 @@
-"""The queue before the graph: whatever waits when the graph is free is run as one batch, at once.
+"""The queue and its batches: when the graph is free, all waiting tickets are run as batches at once.
 
-Nothing waits for a batch to fill. A batch keeps a budget of tokens, padding included, and holds tickets of
-similar length, so that little of it is padding. A ticket that is alone runs on the event loop's thread,
-because handing it to another thread costs a good part of the run. Where several wait and there is a spare
-core, a second thread takes from the queue too; between batches the event loop serves its connections. A long
-ticket always runs in a thread of its own, so that short ones do not wait for it.
+No ticket waits for a batch to fill. A batch has a budget of tokens, padding included, and contains tickets of
+similar length, so that there is little padding. A single ticket runs on the event loop's thread, because
+handing it to another thread takes a large part of the time of a run. If several tickets wait and a core is
+free, a second thread also takes batches from the queue. Between batches the event loop serves connections. A
+long ticket always runs in a separate thread, so that short ones do not wait for it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from service.settings import Settings
 
 T = TypeVar("T")
 
-# A shorter ticket joins a longer one's run while the padding costs less than a run of its own would.
+# Padding of this many tokens costs as much as one more run of the graph.
 PADDING_WORTH_A_RUN = 12
 _SWEEP_SECONDS = 0.02
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One ticket on its way through the graph; times are perf_counter seconds."""
+    """One ticket to be run through the graph; times are perf_counter seconds."""
 
     runtime: Runtime
     ids: list[int]
@@ -51,7 +51,7 @@ class Job:
 
 
 class BatchQueue:
-    """Jobs that wait, and a thread that may run the graph for them."""
+    """Waiting jobs, and a thread that can run them."""
 
     def __init__(self, name: str) -> None:
         self.jobs: deque[Job] = deque()
@@ -60,9 +60,10 @@ class BatchQueue:
         self.pool = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def take(self, most_tokens: int = 0) -> list[list[Job]]:
-        """Runs of the oldest jobs that are not late, all of one runtime; the caller holds the lock.
+        """Batches of the oldest jobs that are not late, all of one runtime; the caller holds the lock.
 
-        Within the runtime's budget and `most_tokens`, if any (padding included, but one job at least).
+        The padded tokens stay within the runtime's budget and `most_tokens`, if given, but at least one job
+        is taken.
         """
         jobs: list[Job] = []
         longest = 0
@@ -89,10 +90,10 @@ class BatchQueue:
 
 
 class DeadlineExecutor:
-    """One thread for work that must not hold up the event loop; a thread that is late is replaced.
+    """Runs work that would block the event loop in one thread; replaces the thread if it misses a deadline.
 
-    Python cannot end a thread. One that is still busy when its work's deadline passes finishes that work,
-    whose result nobody waits for, and ends; another takes over what waits.
+    Python cannot end a thread. A thread that is still busy at its deadline finishes its work, the result is
+    discarded, and the thread ends. Meanwhile a new thread continues with the queue.
     """
 
     def __init__(self, kind: str, metrics: Metrics) -> None:
@@ -104,7 +105,7 @@ class DeadlineExecutor:
         self._start()
 
     async def run(self, work: Callable[[], T], deadline: float, permit: Permit) -> T:
-        """The result of `work()`; Problem 504 when late. The permit is held until the work ends."""
+        """The result of `work()`; Problem 504 after the deadline. The permit is held until the work ends."""
         submitted: Future[T] = Future()
         self._queue.put((submitted, work))
         running = asyncio.wrap_future(submitted)
@@ -120,7 +121,7 @@ class DeadlineExecutor:
             raise late() from None
 
     def close(self) -> None:
-        """End the thread after the work that it does now."""
+        """End the thread after its present work."""
         self._thread = None
         self._queue.put(None)
 
@@ -147,16 +148,16 @@ class DeadlineExecutor:
 def _work_ended(permit: Permit, running: asyncio.Future[Any]) -> None:
     permit.release()
     if not running.cancelled():
-        running.exception()  # marks it as seen: after a deadline nobody awaits it
+        running.exception()  # marks it as retrieved: after the deadline it is not awaited
 
 
 class Engine:
-    """Runs tickets through their runtime; all methods are called on the event loop's thread."""
+    """Runs tickets in batches; all methods are called on the event loop's thread."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._waiting: list[Job] = []  # all that are not known to be done, for the sweeper
+        self._waiting: list[Job] = []  # jobs whose deadline the sweeper checks
         self._scheduled = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._batches = BatchQueue("larkfield-batch")
@@ -167,11 +168,11 @@ class Engine:
 
     @property
     def depth(self) -> int:
-        """Tickets that wait."""
+        """Number of waiting tickets."""
         return len(self._batches.jobs) + len(self._long.jobs)
 
     def submit(self, runtime: Runtime, encoding: Encoding, deadline: float) -> Job:
-        """Queue a ticket; await `job.done` for its logits (teams,). Problem 504 when late."""
+        """Queue a ticket; `job.done` gives its logits (teams,), or Problem 504 after the deadline."""
         loop = asyncio.get_running_loop()
         job = Job(runtime, encoding.ids, loop.create_future(), perf_counter(), deadline)
         long = len(job.ids) > self._settings.inline_tokens and runtime.provider == "CPU"
@@ -187,9 +188,9 @@ class Engine:
         return job
 
     def run_now(self, runtime: Runtime, encoding: Encoding) -> Job | None:
-        """Run a short ticket on the event loop's thread if nothing else waits; None: submit it instead.
+        """Run a short ticket on this thread if no other waits; otherwise None, and the caller submits it.
 
-        That saves the queue and two turns of the event loop.
+        This saves the queue and two iterations of the event loop.
         """
         if self._batches.jobs or self._batches.busy or len(encoding.ids) > self._settings.inline_tokens:
             return None
@@ -207,7 +208,7 @@ class Engine:
         return await self._long_texts.run(work, deadline, permit)
 
     def close(self) -> None:
-        """Stop the threads; what runs is finished."""
+        """Stop the threads after their present work."""
         for queue in (self._batches, self._long):
             queue.pool.shutdown(wait=False, cancel_futures=True)
         self._explanations.close()
@@ -216,7 +217,7 @@ class Engine:
             self._sweeper.cancel()
 
     def _drain(self) -> None:
-        """Start what can be started now."""
+        """Run one batch here, and let the threads start theirs."""
         self._scheduled = False
         self._start(self._long)
         queue = self._batches
@@ -236,7 +237,7 @@ class Engine:
             asyncio.get_running_loop().call_soon(self._drain)
 
     def _start(self, queue: BatchQueue) -> None:
-        """Let the queue's thread take what waits, unless it is at work already."""
+        """Give the waiting jobs to the queue's thread, unless it is busy."""
         with queue.lock:
             if queue.busy or not queue.jobs:
                 return
@@ -245,7 +246,7 @@ class Engine:
         queue.pool.submit(self._work, queue, runs, asyncio.get_running_loop())
 
     def _work(self, queue: BatchQueue, runs: list[list[Job]], loop: asyncio.AbstractEventLoop) -> None:
-        """Run, and take what has queued up meanwhile without asking the event loop; in the queue's thread."""
+        """In the queue's thread: run batches until the queue is empty, without the event loop."""
         while runs:
             for run in runs:
                 loop.call_soon_threadsafe(self._finish, run, run_jobs(run))
@@ -254,7 +255,7 @@ class Engine:
                 queue.busy = bool(runs)
 
     def _finish(self, run: list[Job], outcome: object) -> None:
-        """Give each job its logits, or the error."""
+        """Set the logits or the error of each job."""
         self._metrics.batch_tickets.observe(len(run))
         self._metrics.batch_tokens.observe(padded_tokens([run]))
         for row, job in enumerate(run):
@@ -268,7 +269,7 @@ class Engine:
                 )
 
     def _sweep(self) -> None:
-        """Answer 504 to every ticket whose deadline passed, and remove it from its queue."""
+        """Answer 504 to tickets whose deadline has passed, and remove them from their queue."""
         now = perf_counter()
         expired = [job for job in self._waiting if job.deadline <= now and not job.done.done()]
         for job in expired:
@@ -285,7 +286,7 @@ class Engine:
 
 
 def split(jobs: list[Job]) -> list[list[Job]]:
-    """Jobs, longest first, in runs within which padding costs less than one more run."""
+    """Jobs in batches, longest first; within a batch, padding costs less than one more run."""
     if len(jobs) < 2:
         return [jobs] if jobs else []
     runs: list[list[Job]] = []
@@ -298,12 +299,12 @@ def split(jobs: list[Job]) -> list[list[Job]]:
 
 
 def padded_tokens(runs: list[list[Job]]) -> int:
-    """Tokens that the graph reads for these runs, padding included."""
+    """Tokens of these batches, padding included."""
     return sum(len(run) * max(1, len(run[0].ids)) for run in runs)
 
 
 def run_jobs(run: list[Job]) -> np.ndarray | Exception:
-    """Logits (tickets, teams) of one run, and the times on its jobs; an error becomes the value."""
+    """Run a batch and set the times of its jobs: logits (tickets, teams), or the exception."""
     began = perf_counter()
     try:
         outcome: np.ndarray | Exception = run[0].runtime.run(pad([job.ids for job in run]))

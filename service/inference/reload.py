@@ -1,7 +1,7 @@
-"""Switching to another bundle without a pause: verify and warm it first, then swap it in.
+"""Switches to another bundle without downtime: the new one is verified and warmed up before the swap.
 
-A single worker does both by itself. With several workers the supervisor asks each to prepare the bundle; only
-when every one has it ready are they told to swap. Requests in flight finish on the bundle they began with.
+With several workers, the supervisor asks each to prepare the bundle. When all have prepared it, it tells them
+to swap. Requests in flight finish with the bundle they began with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_PAUSE_SECONDS = 60.0
 
 
 class Refused(Exception):
-    """A reload that did not happen, and why; `busy`: only because another one is under way."""
+    """The reload was refused; the message says why. `busy`: another reload is under way."""
 
     def __init__(self, reason: str, busy: bool = False) -> None:
         super().__init__(reason)
@@ -32,20 +32,20 @@ class Refused(Exception):
 
 
 class Reloader:
-    """Switches bundles: alone, or together with the other workers through the supervisor."""
+    """Switches bundles in this worker, or in all workers through the supervisor."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._lock = asyncio.Lock()
         self.prepared: Runtime | None = None
-        # Set by a worker of several: sends a question to the supervisor and returns its answer.
+        # Sends a question to the supervisor and returns the answer; None if there is only one worker.
         self.ask_supervisor: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
         self._watched: object = None
         if service.settings.bundle_watch_seconds and service.metrics.worker == 0:
             service.on_start.append(self._watch)
 
     async def reload(self, folder: Path | None, previous: bool) -> dict[str, Any]:
-        """Switch to `folder`, to the previous bundle, or to the same again; Refused if it is not sound."""
+        """Switch to `folder` or the previous bundle, or reload; Refused if the bundle is not valid."""
         service = self._service
         if self.ask_supervisor is not None:
             return await self._reload_all(folder, previous)
@@ -63,7 +63,7 @@ class Reloader:
         return {"workers": 1}
 
     async def _reload_all(self, folder: Path | None, previous: bool) -> dict[str, Any]:
-        """Through the supervisor, which also knows what a worker that was replaced served before."""
+        """Ask the supervisor; it also knows the previous bundle if this worker was replaced meanwhile."""
         assert self.ask_supervisor is not None
         runtime = self._service.runtime
         answer = await self.ask_supervisor(
@@ -79,15 +79,15 @@ class Reloader:
         return {"workers": answer["workers"]}
 
     def _resolved(self, folder: Path | None) -> Path:
-        """The folder, or the one that is served; a link is followed now, not when it leads elsewhere."""
+        """The real path of the folder, or of the served one; a symbolic link may change later."""
         runtime = self._service.runtime
         current = runtime.bundle.folder if runtime else self._service.settings.bundle
         return Path(os.path.realpath(folder or current))
 
     async def prepare(self, folder: Path, digest: str | None) -> str | None:
-        """Verify, open and warm a bundle beside the one that answers; returns what is wrong with it.
+        """Verify, open and warm up a bundle; return what is wrong with it, or None.
 
-        With a `digest` it must be that very bundle; the previous one is still in memory.
+        If `digest` is given, the bundle must have it; the previous bundle is still in memory.
         """
         service = self._service
         if digest is not None and service.previous is not None and service.previous.config.digest == digest:
@@ -96,7 +96,7 @@ class Reloader:
         try:
             prepared = await asyncio.to_thread(service.load, folder)
             if digest is not None and prepared.config.digest != digest:
-                return f"{folder.name}: holds another bundle by now"
+                return f"{folder.name}: the folder now has another bundle"
             self.prepared = prepared
         except BundleError as error:
             return reason(error, folder)
@@ -106,7 +106,7 @@ class Reloader:
         return None
 
     def commit(self) -> None:
-        """Answer with the prepared bundle from now on."""
+        """Switch to the prepared bundle."""
         if self.prepared is not None:
             self._service.swap(self.prepared)
             self._service.metrics.reloads.labels("switched").inc()
@@ -114,14 +114,14 @@ class Reloader:
         self.prepared = None
 
     def abort(self) -> None:
-        """Forget the prepared bundle."""
+        """Discard the prepared bundle."""
         self.prepared = None
 
     def _watch(self) -> None:
         asyncio.get_running_loop().create_task(self._look())
 
     async def _look(self) -> None:
-        """Reload when the bundle's folder leads elsewhere or its config was replaced."""
+        """Reload when the bundle's link points elsewhere or its config was replaced."""
         settings = self._service.settings
         seen = refused_before = await asyncio.to_thread(identity, settings.bundle)
         pause = settings.bundle_watch_seconds
@@ -133,7 +133,7 @@ class Reloader:
             try:
                 await self.reload(settings.bundle, previous=False)
                 seen, pause = now, settings.bundle_watch_seconds
-            except Refused as refused:  # it may still be copied: it is tried again, more and more slowly
+            except Refused as refused:  # it may still be being copied: try again with growing pauses
                 if now == refused_before:
                     pause = max(pause, min(2 * pause, _MOST_PAUSE_SECONDS))
                     continue
@@ -144,7 +144,7 @@ class Reloader:
 
 
 def identity(folder: Path) -> object:
-    """What changes when another bundle stands at this path; None while none stands there."""
+    """Identifies the bundle at this path: real path, inode, time and size; None if there is none."""
     try:
         status = (folder / "config.json").stat()
     except OSError:
@@ -153,5 +153,5 @@ def identity(folder: Path) -> object:
 
 
 def reason(error: BundleError, folder: Path) -> str:
-    """The error with names of files, but without the path to them."""
+    """The error's message, with file names instead of paths."""
     return f"{Path(error.file).name}: {error.reason}".replace(str(folder), folder.name or "the folder")

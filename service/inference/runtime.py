@@ -1,6 +1,6 @@
-"""One loaded bundle, ready to answer: tokenizer, graph, and the provider that runs it.
+"""One loaded bundle: tokenizer, graph, and the ONNX Runtime provider that runs it.
 
-A runtime never changes. A reload makes a new one and swaps it in; requests hold the one they began with.
+A runtime is immutable. A reload creates a new one; requests keep the one they began with.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from service.settings import Settings
 
 log = logging.getLogger("larkfield.runtime")
 
-# Shapes that a worker runs once before it says that it is ready.
+# Shapes (tickets, tokens) that a worker runs before it is ready.
 _WARM_SHAPES = ((1, 8), (1, 64), (4, 48))
 _WARM_ROUNDS = 5
 
 
 class Runtime:
-    """A verified bundle with an ONNX Runtime session, its name, version and provider at hand."""
+    """A verified bundle with its ONNX Runtime session."""
 
     def __init__(self, bundle: Bundle, settings: Settings) -> None:
         self.bundle = bundle
@@ -44,9 +44,9 @@ class Runtime:
 
     @classmethod
     def load(cls, folder: Path, settings: Settings) -> Runtime:
-        """Verify and open a bundle, and run it a few times.
+        """Verify, open and warm up a bundle.
 
-        BundleError where it is not sound, or cannot show the precision of the settings.
+        BundleError if it is not valid or does not support the precision in the settings.
         """
         bundle = load_bundle(
             folder, session_options=session_options(settings), providers=providers(settings.provider)
@@ -62,7 +62,7 @@ class Runtime:
         return runtime
 
     def warm(self) -> None:
-        """Run the graph at a few shapes, so that the first ticket does not pay for allocations."""
+        """Run the graph with a few shapes, so that allocations do not delay the first ticket."""
         for tickets, tokens in _WARM_SHAPES:
             ids = np.ones((tickets, min(tokens, self.config.max_tokens)), np.int64)
             for _ in range(_WARM_ROUNDS):
@@ -98,7 +98,7 @@ def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def session_options(settings: Settings) -> onnxruntime.SessionOptions:
-    """One thread per run, no spinning: workers, not threads, use the cores."""
+    """One thread per run, no spinning: the cores are used by worker processes."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings.intra_op_threads
     options.inter_op_num_threads = 1
@@ -111,22 +111,22 @@ def session_options(settings: Settings) -> onnxruntime.SessionOptions:
 
 
 def providers(wanted: str) -> list[Any]:
-    """CUDA first where it is wanted and a device is there, the CPU behind it.
+    """The providers in order: CUDA if wanted and present, then the CPU.
 
-    ONNX Runtime would also fall back by itself, but only after it has tried to load CUDA's libraries and
-    has complained; without a device nothing is tried.
+    ONNX Runtime falls back by itself, but first tries to load CUDA's libraries and prints errors. Without a
+    device, CUDA is therefore left out.
     """
     cpu = "CPUExecutionProvider"
     if wanted == "cpu":
         return [cpu]
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         if wanted == "cuda":
-            log.warning("this build of ONNX Runtime has no CUDA provider; the CPU serves")
+            log.warning("this build of ONNX Runtime has no CUDA provider; the CPU is used")
         return [cpu]
     if wanted == "auto" and not _nvidia_device():
         return [cpu]
     if hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # CUDA's libraries may lie in Python packages
+        onnxruntime.preload_dlls()  # CUDA's libraries may be in Python packages
     return [("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}), cpu]
 
 

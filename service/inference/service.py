@@ -1,7 +1,7 @@
-"""The service's parts in one place, and a ticket's way through them.
+"""The service object of a worker; `Service.answer` takes a ticket through all stages.
 
-`routes` (HTTP) calls `Service.answer`: clean, tokenize, run, decide, explain. Explanations, feedback, drift
-and the shadow register themselves in `explainers` and `observers`.
+`routes` (HTTP) calls `Service.answer`: clean, tokenize, run, decide, explain. Explanations, feedback and the
+shadow are registered in `explainers` and `observers`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger("larkfield")
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """Everything known about one routed ticket. Observers and explainers get it; they must not change it.
+    """All data of one routed ticket, for observers and explainers, which must not change it.
 
     `stages` maps a stage's name to seconds; `logits` is (teams,).
     """
@@ -79,7 +79,7 @@ class Answer:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not tell."""
+    """Resident memory of this process; 0 if the system has no /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -88,7 +88,7 @@ def resident_bytes() -> int:
 
 
 def read(ticket: RouteRequest, runtime: Runtime) -> tuple[Joined, Encoding, float, float, float]:
-    """A ticket cleaned and tokenized, and the times (perf_counter) before, between and after."""
+    """Clean and tokenize a ticket; also the times (perf_counter) before, between and after."""
     t0 = perf_counter()
     joined = join(ticket.subject, ticket.text)
     t1 = perf_counter()
@@ -101,7 +101,7 @@ Observer = Callable[[Answer], None]
 
 @dataclass
 class Service:
-    """What one worker holds. `runtime` is None until the first bundle is loaded."""
+    """The state of one worker. `runtime` is None until the first bundle is loaded."""
 
     settings: Settings
     metrics: Metrics
@@ -122,7 +122,7 @@ class Service:
         self.keys = Keys(self.settings.api_keys, self.settings.api_keys_file)
         self.admin_keys = Keys(self.settings.admin_key, self.settings.admin_key_file)
         self.in_flight = 0
-        # The server's running requests, where there is a server: a request that is alone need not queue.
+        # The server's running requests, if there is a server: a single request does not need the queue.
         self.requests: Sized | None = None
         self._lines_dropped = 0
         self._first = asyncio.Event()
@@ -132,11 +132,11 @@ class Service:
         return self.runtime is not None and not self.draining
 
     def load(self, folder: Path) -> Runtime:
-        """Verify, open and warm a bundle; blocking. BundleError where it is not sound."""
+        """Verify, open and warm up a bundle; blocking. BundleError if it is not valid."""
         return Runtime.load(folder, self.settings)
 
     def swap(self, runtime: Runtime) -> None:
-        """Answer with this runtime from the next ticket on; those in flight finish on the old one."""
+        """Use this runtime from the next ticket on; tickets in flight finish with the old one."""
         self.previous, self.runtime = self.runtime, runtime
         self._first.set()
         info = self.metrics.bundle_info
@@ -149,7 +149,7 @@ class Service:
             hook(runtime)
 
     def publish(self) -> None:
-        """Bring the gauges of this worker up to date."""
+        """Update the gauges of this worker."""
         metrics = self.metrics
         metrics.in_flight.set(self.in_flight)
         metrics.queue_depth.set(self.engine.depth)
@@ -163,18 +163,18 @@ class Service:
             self._lines_dropped = self.writer.dropped
 
     def drain(self) -> None:
-        """Readiness goes red; requests are still answered."""
+        """Make /readyz answer 503; requests are still answered."""
         self.draining = True
         self.metrics.ready.set(0)
 
     def loaded(self) -> Runtime:
-        """The runtime that answers; Problem 503 while none is loaded."""
+        """The present runtime; Problem 503 while none is loaded."""
         if self.runtime is None:
             raise unavailable("The bundle is being loaded.", self.settings.retry_after_seconds)
         return self.runtime
 
     async def first_loaded(self) -> Runtime:
-        """The runtime that answers; the first tickets of a worker wait for it, at most their deadline."""
+        """The present runtime; waits for the first one to be loaded, at most until the deadline."""
         if self.runtime is None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._first.wait(), self.settings.deadline_seconds)
@@ -190,10 +190,10 @@ class Service:
         source: str = "route",
         traceparent: str | None = None,
     ) -> Answer:
-        """Route one ticket; `began` (perf_counter seconds) is when its deadline starts to run.
+        """Route one ticket. Its deadline is counted from `began` (perf_counter seconds).
 
-        `permit` holds its places. Problems: 422 for an explanation that is not offered, 503 while no bundle
-        is loaded, 504 when late.
+        Problem 422 for an explanation that is not available, 503 while no bundle is loaded, 504 after the
+        deadline.
         """
         runtime = self.runtime or await self.first_loaded()
         if ticket.explain != "none" and ticket.explain not in self.explainers:
@@ -237,10 +237,10 @@ class Service:
         return answer
 
     async def _explain(self, answer: Answer, began: float, alone: bool, permit: Permit) -> None:
-        """Add the explanation, made in the thread for explanations.
+        """Add the explanation, computed in the thread for explanations.
 
-        The words of a short ticket take as long as the largest batch that runs on the event loop's thread;
-        they are explained there too when the server is idle.
+        If the server is idle, the level `tokens` of a short ticket is computed on the event loop's thread: it
+        takes no longer than the largest batch that runs there.
         """
         level = answer.ticket.explain
         explainer = self.explainers[level]
@@ -272,5 +272,5 @@ class Service:
 
     def _no_such_explanation(self, level: str) -> Problem:
         offered = ", ".join(["none", *self.explainers])
-        message = f"this level is not offered; offered: {offered}"
+        message = f"this level is not available; available: {offered}"
         return Problem(422, f"explain: {message}", errors=[{"field": "explain", "message": message}])

@@ -1,5 +1,6 @@
-"""Structured logs: one JSON object a line on standard error, written by a thread so that a slow reader of
-the log never holds up a ticket. What a line may hold is listed here; a ticket's text is not among it.
+"""Structured logs: one JSON object per line on standard error, never with a ticket's text.
+
+A thread writes the lines, so that a slow reader of the log does not delay tickets.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import Any, TextIO
 
 import orjson
 
-# Attributes of a log record that are not what the caller gave as `extra`.
+# Attributes of a log record that are not from the caller's `extra`.
 _OWN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _FLUSH_SECONDS = 0.1
 _MOST_LINES = 20_000
 
 
 class Writer:
-    """Collects lines and writes them every tenth of a second; drops and counts what is too much."""
+    """Collects lines and writes them ten times a second; drops and counts lines if too many wait."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._descriptor = (stream or sys.stderr).fileno()
@@ -36,14 +37,14 @@ class Writer:
         self._thread.start()
 
     def line(self, document: dict[str, Any]) -> None:
-        """Put one line into the log."""
+        """Queue one line."""
         if len(self._lines) >= _MOST_LINES:
             self.dropped += 1
             return
         self._lines.append(orjson.dumps(document, default=str, option=orjson.OPT_APPEND_NEWLINE))
 
     def close(self) -> None:
-        """Write what is left; wait at most a second for a reader."""
+        """Write the queued lines; give up after a second if nobody reads them."""
         self._stopped = True
         self._wake.set()
         self._thread.join(1.0)
@@ -66,7 +67,7 @@ class Writer:
 
 
 class Handler(logging.Handler):
-    """Writes the records of `logging` as lines of the same log."""
+    """Writes the records of the `logging` module to the same log."""
 
     def __init__(self, writer: Writer) -> None:
         super().__init__()
@@ -98,13 +99,13 @@ def _second(seconds: int) -> str:
 
 
 def places(trace: TracebackType | None) -> list[str]:
-    """Where an exception came from, without its message: that might quote a ticket."""
+    """The stack frames of an exception, without its message, which might quote a ticket."""
     frames = traceback.extract_tb(trace)[-8:]
     return [f"{os.path.basename(frame.filename)}:{frame.lineno} {frame.name}" for frame in frames]  # noqa: PTH119
 
 
 def configure(level: str) -> Writer:
-    """Send every logger's records to one JSON log."""
+    """Send the records of all loggers to one JSON log."""
     writer = Writer()
     root = logging.getLogger()
     root.handlers[:] = [Handler(writer)]

@@ -40,7 +40,6 @@ _BATCH_TICKETS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
 _BATCH_TOKENS = [16, 32, 64, 128, 256, 512, 1024, 4096, 16384, 65536]
 _RATIO = [0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0]
 
-STAGES = ("parse", "clean", "tokenize", "queue", "infer", "decide", "explain", "serialize")
 
 REFUSALS = (
     "queue_full",
@@ -57,7 +56,7 @@ RELOADS = ("switched", "refused")
 
 
 class Metrics:
-    """Every metric of one worker, and the text of all workers together."""
+    """The metrics of one worker, and the Prometheus text of all workers."""
 
     def __init__(self, folder: Path | None = None, worker: int = 0) -> None:
         self._own = TemporaryFolder(PREFIX) if folder is None else None
@@ -77,7 +76,7 @@ class Metrics:
         return Counter(f"larkfield_{name}", text, labels, registry=None)
 
     def gauge(self, name: str, text: str, *labels: str, across: Any = "livesum") -> Gauge:
-        """A gauge; `across` says how the workers' values become one (livesum, livemax, liveall, …)."""
+        """A gauge; `across` is how the workers' values are combined (livesum, livemax, liveall, …)."""
         return Gauge(f"larkfield_{name}", text, labels, registry=None, multiprocess_mode=across)
 
     def histogram(self, name: str, text: str, buckets: list[float], *labels: str) -> Histogram:
@@ -88,14 +87,18 @@ class Metrics:
         self.requests = DirectMetric(self.counter("requests", "Requests answered.", "route", "status"))
         self.request_seconds = DirectMetric(
             self.histogram(
-                "request_seconds", "From headers read to answer sent.", _REQUEST_SECONDS, "route", "explain"
+                "request_seconds",
+                "Time from reading the headers to sending the answer.",
+                _REQUEST_SECONDS,
+                "route",
+                "explain",
             )
         )
         self.stage_seconds = DirectMetric(
-            self.histogram("stage_seconds", "Time in one stage of a ticket's way.", _STAGE_SECONDS, "stage")
+            self.histogram("stage_seconds", "Time of one stage of a ticket.", _STAGE_SECONDS, "stage")
         )
         self.refused = DirectMetric(
-            self.counter("refused", "Requests refused before they cost anything.", "reason")
+            self.counter("refused", "Requests refused by a limit, a deadline or a missing key.", "reason")
         )
         self.refused.start(*((reason,) for reason in REFUSALS))
         self.threads_replaced = self.counter(
@@ -104,11 +107,11 @@ class Metrics:
         for kind in ("explanations", "long_texts", "feedback"):
             self.threads_replaced.labels(kind)
         self.in_flight = self.gauge("in_flight_requests", "Requests accepted and not yet answered.")
-        self.connections = self.gauge("open_connections", "Connections that clients hold open.")
+        self.connections = self.gauge("open_connections", "Open client connections.")
 
     def _define_engine(self) -> None:
-        self.queue_depth = self.gauge("queue_tickets", "Tickets that wait for the engine.")
-        self.queue_limit = self.gauge("queue_limit_tickets", "Tickets that may wait for the engine.")
+        self.queue_depth = self.gauge("queue_tickets", "Tickets waiting for inference.")
+        self.queue_limit = self.gauge("queue_limit_tickets", "Tickets that may be accepted and unanswered.")
         self.batch_tickets = DirectMetric(
             self.histogram("batch_tickets", "Tickets in one run of the graph.", list(_BATCH_TICKETS))
         )
@@ -119,13 +122,13 @@ class Metrics:
         )
         self.bundle_info = self.gauge(
             "bundle_info",
-            "1 for the bundle that answers, on its provider.",
+            "1 for the bundle and provider in use.",
             "name",
             "version",
             "provider",
             across="livesum",
         )
-        self.reloads = self.counter("reloads", "Bundles switched to, or refused.", "outcome")
+        self.reloads = self.counter("reloads", "Reloads that switched the bundle or were refused.", "outcome")
         for outcome in RELOADS:
             self.reloads.labels(outcome)
         self.ready = self.gauge("ready_workers", "Workers that answer tickets.")
@@ -133,32 +136,35 @@ class Metrics:
             "missing_workers", "Workers that ended and are not yet replaced.", across="livemax"
         )
         self.memory = self.gauge("worker_memory_bytes", "Resident memory of a worker.", across="liveall")
-        self.logs_dropped = self.counter("log_lines_dropped", "Log lines that nobody read in time.")
+        self.logs_dropped = self.counter("log_lines_dropped", "Log lines dropped because too many waited.")
 
     def _define_routing(self) -> None:
         self.predictions = DirectMetric(self.counter("predictions", "Tickets by team.", "team", "decision"))
         self.review_reasons = DirectMetric(
-            self.counter("review_reasons", "Why tickets went to a person; one may have several.", "reason")
+            self.counter("review_reasons", "Reasons for review; a ticket may have several.", "reason")
         )
         self.review_reasons.start(*((reason,) for reason in get_args(Reason)))
         self.confidence = DirectMetric(
             self.histogram("confidence", "Calibrated confidence of the answers.", _CONFIDENCE)
         )
         self.ticket_tokens = DirectMetric(
-            self.histogram("ticket_tokens", "Tokens of a ticket that the network read.", list(_TOKENS))
+            self.histogram("ticket_tokens", "Tokens per ticket that the network read.", list(_TOKENS))
         )
         self.unknown_ratio = DirectMetric(
             self.histogram("unknown_token_ratio", "Share of a ticket's tokens that are unknown.", _RATIO)
         )
 
     def reserve_space(self) -> None:
-        """Reserve the blocks of this worker's files: a write to a page without one ends the process."""
+        """Allocate disk blocks for this worker's mapped files.
+
+        If the disk is full, a write to a page without a block ends the process with SIGBUS.
+        """
         for path in self.folder.glob(f"*_{self.worker}.db"):
             with path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
     def expect(self, teams: list[str]) -> None:
-        """Begin to count each team at 0, so that its first ticket is seen as a growth."""
+        """Start the counters of each team at 0, so that `increase` includes its first ticket."""
         self.predictions.start(*((team, decision) for team in teams for decision in ("route", "review")))
 
     def render(self) -> bytes:
@@ -169,9 +175,9 @@ class Metrics:
 
 
 def clear_gauges(folder: Path, worker: int | str = "*") -> None:
-    """Forget the gauges of a worker that ended, or of all; what was counted stays.
+    """Clear the gauges of a worker that ended, or of all workers; counters stay.
 
-    The files are kept and zeroed, because a new one may find no space.
+    The files are zeroed and not deleted, because there may be no disk space for new ones.
     """
     for path in folder.glob(f"gauge_*_{worker}.db"):
         with path.open("r+b") as file:
@@ -179,16 +185,16 @@ def clear_gauges(folder: Path, worker: int | str = "*") -> None:
 
 
 def _require_space(folder: Path) -> None:
-    """OSError where the folder's disk has no space for the metrics' files."""
+    """OSError if the disk has no space for the metrics files."""
     if not any(folder.glob("*.db")) and shutil.disk_usage(folder).free < _SPACE_BYTES:
         raise OSError(errno.ENOSPC, f"the metrics need {_SPACE_BYTES >> 20} MB of disk space", str(folder))
 
 
 class DirectMetric:
-    """Remembers a metric's labelled children and writes them straight into the shared memory.
+    """Writes a metric directly into the mapped file of prometheus_client, and caches where its labels are.
 
-    `labels().observe()` costs several microseconds in Python; a dozen of them per ticket would be a tenth
-    of the whole answer.
+    `labels().observe()` takes several microseconds in Python. A ticket needs a dozen of them, which would be
+    a tenth of its time.
     """
 
     def __init__(self, metric: Counter | Histogram) -> None:
@@ -198,7 +204,7 @@ class DirectMetric:
             self._children[()] = self._child(())
 
     def start(self, *children: tuple[str, ...]) -> None:
-        """Show these labels from now on, at 0 if nothing was counted."""
+        """Create these labels, at 0."""
         for labels in children:
             self._child(labels)
 
@@ -226,10 +232,10 @@ class DirectMetric:
 
 
 def _slot(value: Any) -> tuple[Any, int]:
-    """Where prometheus_client keeps a value: its mapped file as doubles, and the index in them.
+    """The place of a value of prometheus_client: its mapped file as doubles, and the index.
 
-    The library never writes a value that is only written here, and a file that grows is mapped anew while
-    this view stays valid: both map the same pages.
+    The library does not write values that are only written here. If the file grows, the library maps it
+    again; this view stays valid, because both map the same pages.
     """
     file = value._file
     return memoryview(file._m).cast("d"), file._positions[value._key] // 8

@@ -1,7 +1,7 @@
-"""Temporary folders that are removed even if the process that made them is killed.
+"""Temporary folders that are removed even if their process is killed.
 
-A folder is held by a lock on a file inside. The kernel frees the lock with the last process that has it,
-however that ends; a folder whose lock is free was left behind, and is removed by the next one that is made.
+A process locks a file in its folder. The kernel releases the lock when the last process that has it ends, for
+whatever reason. Creating a new folder removes old ones whose lock is free.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _LOCK = "held"
 
 
 class TemporaryFolder:
-    """A temporary folder of this process, and of those that get its descriptor `lock`.
+    """A temporary folder of this process and of those that inherit its descriptor `lock`.
 
-    `remove()` takes it away; so does the end of the process, or of the last reference to this.
+    It is removed by `remove()`, at exit, or when this object is garbage collected.
     """
 
     def __init__(self, prefix: str) -> None:
         remove_abandoned(prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        # Locked before it has its name: nobody may find it free.
+        # Lock the file before it gets its name, so that no process sees it unlocked.
         unnamed = self.path / f"{_LOCK}.new"
         self.lock = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +40,7 @@ def _remove(path: Path, lock: int) -> None:
 
 
 def remove_abandoned(prefix: str) -> None:
-    """Remove this user's folders of that prefix that nobody holds any more."""
+    """Remove this user's folders with that prefix whose lock is free."""
     with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if entry.name.startswith(prefix):
@@ -51,9 +51,11 @@ def remove_abandoned(prefix: str) -> None:
 def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
     if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
         return
-    lock = os.open(Path(entry.path) / _LOCK, os.O_RDWR | os.O_NOFOLLOW)  # FileNotFoundError: not one of ours
+    lock = os.open(
+        Path(entry.path) / _LOCK, os.O_RDWR | os.O_NOFOLLOW
+    )  # FileNotFoundError: another program's folder
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: it is held
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: it is in use
         shutil.rmtree(entry.path, ignore_errors=True)
     finally:
         os.close(lock)

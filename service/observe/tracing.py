@@ -1,7 +1,7 @@
-"""OpenTelemetry traces, by the extra `tracing` and LARKFIELD_TRACING=true: a span per ticket and per stage.
+"""OpenTelemetry traces: one span per ticket and one per stage, if LARKFIELD_TRACING is set.
 
-A caller's `traceparent` is continued. Where the spans go is said by OpenTelemetry's own variables
-(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, …). No span holds a ticket's text.
+Needs the extra `tracing`. A caller's `traceparent` is continued. OpenTelemetry's own variables configure the
+export (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, …). Spans contain no ticket text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ORDER = ("clean", "tokenize", "queue", "infer", "decide", "explain")
 
 
 def install(app: FastAPI, service: Service, provider: TracerProvider | None = None) -> None:
-    """Trace every answered ticket, if the setting says so; RuntimeError where the extra is not installed."""
+    """Trace every answered ticket if the setting is on; RuntimeError if the extra is not installed."""
     if not service.settings.tracing:
         return
     try:
@@ -49,14 +49,14 @@ def _exporting() -> TracerProvider:
 
 
 class Tracer:
-    """Turns an answer, with the times that it carries, into spans."""
+    """Creates spans from an answer and the times of its stages."""
 
     def __init__(self, provider: TracerProvider, propagator: Any) -> None:
         self._tracer = provider.get_tracer("larkfield")
         self._propagator = propagator
 
     def record(self, answer: Answer) -> None:
-        """One span for the ticket and one for each stage, ending now."""
+        """Create one span for the ticket and one for each stage, ending now."""
         from opentelemetry.trace import SpanKind, set_span_in_context
 
         carrier = {"traceparent": answer.traceparent} if answer.traceparent else {}

@@ -1,1 +1,1 @@
-"""The supervisor, its workers, and the messages between them."""
+"""The supervisor, its worker processes, and the messages between them."""

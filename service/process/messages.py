@@ -1,4 +1,4 @@
-"""Messages between the supervisor and a worker: JSON objects, one a line, over a socket pair."""
+"""Messages between the supervisor and a worker: JSON objects, one per line, over a socket pair."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message = dict[str, Any]
 
 
 def send(channel: socket.socket, message: Message) -> bool:
-    """Send one message; False when the other side is gone."""
+    """Send one message; False if the other process has ended."""
     try:
         channel.sendall(json.dumps(message).encode() + b"\n")
     except OSError:
@@ -24,19 +24,19 @@ def send(channel: socket.socket, message: Message) -> bool:
 
 
 class Lines:
-    """Cuts what arrives into messages."""
+    """Splits received bytes into messages."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are complete now."""
+        """The messages that are now complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in lines if line]
 
 
 class SupervisorChannel:
-    """A worker's connection to the supervisor: questions, answers, orders, and the supervisor's end."""
+    """A worker's connection to the supervisor: sends questions, receives answers and commands."""
 
     def __init__(self, channel: socket.socket, handle: Callable[[Message], Awaitable[None]]) -> None:
         self._channel = channel
@@ -47,7 +47,7 @@ class SupervisorChannel:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, on_lost: Callable[[], None]) -> None:
-        """Begin to listen; `on_lost` is called once when the supervisor is gone."""
+        """Begin to receive; `on_lost` is called once if the supervisor ends."""
         self._channel.setblocking(False)
         self._on_lost = on_lost
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._readable)

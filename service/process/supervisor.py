@@ -1,9 +1,9 @@
-"""Several workers on one port: started, watched, replaced, told to switch bundles together, ended together.
+"""The supervisor starts worker processes, replaces those that end, and coordinates reloads and shutdown.
 
-All workers accept from one listening socket, which the supervisor keeps open. A worker that dies loses only
-what it was answering: new connections go to the others. The supervisor answers no request, so none can break
-it. It keeps a copy of the bundle that is served, so that a replacement serves what the others serve, whatever
-happens to the bundle's folder.
+All workers accept connections from one listening socket, which the supervisor keeps open. If a worker dies,
+only the requests it was answering are lost; the other workers accept new connections. The supervisor answers
+no requests, so no request can crash it. It keeps a copy of the served bundle, so that a new worker serves the
+same bundle as the others even if the bundle's folder has changed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger("larkfield.supervisor")
 _TICK_SECONDS = 0.1
 _BEAT_LOST_SECONDS = 30.0
 _RELOAD_SECONDS = 60.0
-# A worker that dies young is replaced more and more slowly.
+# A worker that ends soon after its start is replaced after a growing pause.
 _YOUNG_SECONDS = 5.0
 _MOST_PAUSE_SECONDS = 10.0
 
 
 @dataclass
 class Worker:
-    """One worker number; its process may change."""
+    """One worker; if its process ends, it gets a new one."""
 
     number: int
     process: subprocess.Popen[bytes] | None = None
@@ -55,7 +55,7 @@ class Worker:
 
 @dataclass
 class Reload:
-    """A switch of bundles under way: who asked, and which workers have not answered yet."""
+    """A reload under way: the worker that asked, and the workers that have not answered yet."""
 
     asker: Worker
     question: int
@@ -68,7 +68,7 @@ class Reload:
 
 
 class Supervisor:
-    """Runs until a signal; `run` returns the exit status."""
+    """Runs the workers until a signal; `run` returns the exit status."""
 
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
         self._settings = settings
@@ -81,8 +81,8 @@ class Supervisor:
         self._reloads = 0
         self._ending = False
         self._failed = False
-        self._was_ready = False  # whether any worker ever was
-        self._told: tuple[int, int] | None = None
+        self._was_ready = False  # whether any worker was ever ready
+        self._readiness_sent: tuple[int, int] | None = None
         self._clock = 0.0  # seconds that this process was awake
         self._last_tick = monotonic()
         self._temporary = TemporaryFolder(PREFIX)
@@ -90,7 +90,7 @@ class Supervisor:
         self._copy = self._copied(self._bundle)
 
     def run(self) -> int:
-        """Start the workers and keep them until SIGTERM, SIGINT or SIGHUP."""
+        """Start the workers and keep them running until SIGTERM, SIGINT or SIGHUP."""
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(sig, self._on_signal)
         try:
@@ -112,7 +112,7 @@ class Supervisor:
         self._ending = True
 
     def _copied(self, bundle: str) -> str | None:
-        """A copy of a bundle's folder, for workers that are started later; None where it cannot be made."""
+        """A copy of a bundle's folder, for workers that are started later; None if copying fails."""
         target = self._temporary.path / f"bundle-{self._reloads}"
         try:
             shutil.copytree(bundle, target)
@@ -138,9 +138,9 @@ class Supervisor:
         worker.process = subprocess.Popen(
             command,
             env=environment,
-            # With the folder's lock, the folder stays as long as one process uses it.
+            # The worker inherits the folder's lock, so the folder is kept while any process uses it.
             pass_fds=(self._listener.fileno(), theirs.fileno(), self._temporary.lock),
-            start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then ends them in order
+            start_new_session=True,  # Ctrl-C reaches only the supervisor, which then ends the workers
         )
         theirs.close()
         worker.channel, worker.lines, worker.ready = ours, Lines(), False
@@ -151,13 +151,13 @@ class Supervisor:
     def _tick(self) -> None:
         for key, _ in self._selector.select(_TICK_SECONDS):
             self._read(key.data)
-        # The whole machine may have stood still (a closed lid, a migration): that is nobody's silence.
+        # If the whole machine was suspended, no worker is to blame for missing heartbeats.
         now = monotonic()
         self._clock += min(now - self._last_tick, 2 * _TICK_SECONDS)
         self._last_tick = now
         for worker in self._workers:
-            self._look_after(worker)
-        self._tell_readiness()
+            self._check_worker(worker)
+        self._send_readiness()
         if self._reload is not None and now > self._reload.until:
             self._answer_reload("a worker did not answer in time")
 
@@ -181,10 +181,12 @@ class Supervisor:
             worker.channel = None
         worker.ready = False
         if self._reload is not None:
-            self._heard(self._reload, worker, error=None)  # its replacement loads what is current then
+            self._reload_step_done(
+                self._reload, worker, error=None
+            )  # its replacement will load the current bundle
 
-    def _look_after(self, worker: Worker) -> None:
-        """Start a worker whose pause is over, kill one that is silent, replace one that ended."""
+    def _check_worker(self, worker: Worker) -> None:
+        """Start a worker whose pause is over, kill one without heartbeat, replace one that ended."""
         if worker.process is None:
             if self._clock >= worker.start_at and not self._ending:
                 self._start(worker)
@@ -192,7 +194,7 @@ class Supervisor:
         status = worker.process.poll()
         if status is None:
             if self._clock - worker.last_beat > _BEAT_LOST_SECONDS:
-                log.error("worker hangs, killed", extra={"worker": worker.number})
+                log.error("worker without heartbeat killed", extra={"worker": worker.number})
                 worker.process.kill()
             return
         self._close(worker)
@@ -206,14 +208,16 @@ class Supervisor:
         worker.start_at = self._clock + worker.pause
         log.error("worker ended, replaced", extra={"worker": worker.number, "status": status})
 
-    def _tell_readiness(self) -> None:
-        """Tell every worker how many are ready, when that changes after all were."""
+    def _send_readiness(self) -> None:
+        """Tell every worker how many are missing when that changes, after all were ready once."""
         ready = sum(worker.ready for worker in self._workers)
         self._was_ready |= ready > 0
         known = (ready, sum(worker.channel is not None for worker in self._workers))
-        if known != self._told and (self._told is not None or ready == len(self._workers)):
-            self._told = known
-            self._tell(self._workers, {"op": "readiness", "missing": len(self._workers) - ready})
+        if known != self._readiness_sent and (
+            self._readiness_sent is not None or ready == len(self._workers)
+        ):
+            self._readiness_sent = known
+            self._broadcast(self._workers, {"op": "readiness", "missing": len(self._workers) - ready})
 
     # ------------------------------------------------------------------------------------------ reload
 
@@ -224,7 +228,7 @@ class Supervisor:
         elif operation == "reload":
             self._begin_reload(worker, message)
         elif self._reload is not None and message.get("reload") == self._reloads:
-            self._hear(self._reload, worker, message)
+            self._on_reload_message(self._reload, worker, message)
 
     def _begin_reload(self, worker: Worker, message: Message) -> None:
         if self._reload is not None:
@@ -247,17 +251,17 @@ class Supervisor:
             monotonic() + _RELOAD_SECONDS,
             {other.number for other in living},
         )
-        self._tell(living, {"op": "prepare", "bundle": bundle, "digest": digest})
+        self._broadcast(living, {"op": "prepare", "bundle": bundle, "digest": digest})
 
-    def _hear(self, reload: Reload, worker: Worker, message: Message) -> None:
+    def _on_reload_message(self, reload: Reload, worker: Worker, message: Message) -> None:
         error = message.get("error")
         if message["op"] == "prepared" and error is None:
             reload.digest = reload.digest or message["digest"]
             if message["digest"] != reload.digest:
                 error = "the folder changed while the workers read it"
-        self._heard(reload, worker, error)
+        self._reload_step_done(reload, worker, error)
 
-    def _heard(self, reload: Reload, worker: Worker, error: str | None) -> None:
+    def _reload_step_done(self, reload: Reload, worker: Worker, error: str | None) -> None:
         if error is not None and not reload.committing:
             self._answer_reload(error)
             return
@@ -270,7 +274,7 @@ class Supervisor:
             reload.awaited = {other.number for other in living}
             self._previous, self._bundle = (self._bundle, reload.serving), reload.bundle
             self._copy = self._copied(self._bundle)
-            self._tell(living, {"op": "commit", "bundle": reload.bundle, "digest": reload.digest})
+            self._broadcast(living, {"op": "commit", "bundle": reload.bundle, "digest": reload.digest})
         else:
             self._answer_reload(None)
 
@@ -278,10 +282,10 @@ class Supervisor:
         reload, self._reload = self._reload, None
         assert reload is not None
         if error is not None and not reload.committing:
-            self._tell(self._workers, {"op": "abort"})
+            self._broadcast(self._workers, {"op": "abort"})
         self._reply(reload.asker, reload.question, error)
 
-    def _tell(self, workers: list[Worker], message: dict[str, Any]) -> None:
+    def _broadcast(self, workers: list[Worker], message: dict[str, Any]) -> None:
         for worker in workers:
             if worker.channel is not None:
                 send(worker.channel, {**message, "reload": self._reloads})
@@ -295,8 +299,8 @@ class Supervisor:
     # --------------------------------------------------------------------------------------------- end
 
     def _end(self) -> None:
-        """Tell every worker to end; each drains by itself. One that does not end in time is killed."""
-        self._tell(self._workers, {"op": "end"})
+        """Tell every worker to drain and end; kill those that do not end in time."""
+        self._broadcast(self._workers, {"op": "end"})
         until = monotonic() + self._settings.drain_seconds + self._settings.shutdown_seconds + 5.0
         for worker in self._workers:
             if worker.process is None:

@@ -1,4 +1,4 @@
-"""One worker process: a uvicorn server around the application, which ends without losing a request."""
+"""One worker process: runs the application in a uvicorn server and shuts down without losing requests."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from service.settings import Settings
 log = logging.getLogger("larkfield.worker")
 
 _BEAT_SECONDS = 2.0
-# How long a thread that explains or reads a long text may keep the event loop waiting.
+# Longest time that another thread keeps the interpreter while the event loop waits for it.
 _SWITCH_SECONDS = 0.001
-# A handshake that has begun is over by then, on any path worth serving.
+# Time for TCP handshakes that have begun to complete.
 _HANDSHAKE_SECONDS = 0.2
-# Exit status of a worker that cannot serve: another try would fail the same way.
+# Exit status of a worker that cannot load its bundle; another try would fail in the same way.
 CANNOT_SERVE = 3
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's server. It first tells by its readiness that it ends, waits, and then accepts no more."""
+    """Uvicorn's server with draining: /readyz fails first, and later connections are refused."""
 
     def __init__(
         self, config: uvicorn.Config, app: Application, listener: socket.socket, alone: bool
@@ -51,9 +51,9 @@ class Server(uvicorn.Server):
         self.failed = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """First signal: drain. Second: end at once.
+        """First signal: drain. Second signal: end at once.
 
-        A signal may come while a lock of the metrics or the log is held: nothing here may take one.
+        The interrupted code may hold a lock of the metrics or the log, so this method must not take one.
         """
         if self._signalled:
             self.should_exit = True
@@ -63,7 +63,7 @@ class Server(uvicorn.Server):
         asyncio.get_running_loop().call_soon_threadsafe(self._drain, sig)
 
     def end_with_all(self) -> None:
-        """Drain, because the whole service ends."""
+        """Drain because the whole service is shutting down."""
         self._last = True
         self.handle_exit(signal.SIGTERM, None)
 
@@ -79,9 +79,9 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let no new connection begin, accept those that have, then end as uvicorn does.
+        """Refuse new connections, accept those whose handshake has begun, then shut down as uvicorn does.
 
-        What waits at the socket is left to the other workers, if there are any.
+        If other workers remain, they accept the waiting connections.
         """
         if self._last:
             if refuse_new_connections(self._listener):
@@ -114,10 +114,10 @@ def serve(
     bundle: Path | None = None,
     copy: Path | None = None,
 ) -> int:
-    """Serve until a signal comes; returns the exit status.
+    """Serve until a signal; return the exit status.
 
-    `channel` leads to the supervisor. `bundle` is the one to begin with, if not that of the settings; it is
-    read from its `copy`, if there is one.
+    `channel` is the socket to the supervisor. `bundle` replaces the folder in the settings. If `copy` is
+    given, the bundle is read from there.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     raise_file_limit()
@@ -155,9 +155,9 @@ def serve(
 
 
 def _freeze_objects() -> None:
-    """Leave what was made at the start out of every later garbage collection.
+    """Exclude objects created at the start from garbage collection.
 
-    A full collection over all modules takes tens of milliseconds, in the middle of some ticket.
+    A full collection of all modules takes tens of milliseconds and would delay a ticket.
     """
     gc.collect()
     gc.freeze()
@@ -165,7 +165,7 @@ def _freeze_objects() -> None:
 
 
 def _connect_supervisor(app: Application, server: Server, channel: socket.socket) -> None:
-    """Listen to the supervisor, tell it that this worker lives, and end when it is gone."""
+    """Receive the supervisor's commands, send it heartbeats, and end if it ends."""
     service, reloader = app.state.service, app.state.reloader
 
     async def handle(message: Message) -> None:
@@ -187,17 +187,17 @@ def _connect_supervisor(app: Application, server: Server, channel: socket.socket
 
     beat()
     service.on_swap.append(lambda _: supervisor.send({"op": "ready"}))
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of the supervisor's terminal, which ends the workers
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor handles it and ends the workers
 
 
 async def _follow(supervisor: SupervisorChannel, reloader: Reloader, message: Message) -> None:
-    """Take one step of a reload of all workers."""
+    """Do one step of a reload of all workers."""
     if message["op"] == "prepare":
         error = await reloader.prepare(Path(message["bundle"]), message["digest"])
         digest = reloader.prepared.config.digest if reloader.prepared else None
         supervisor.send({"op": "prepared", "reload": message["reload"], "error": error, "digest": digest})
     elif message["op"] == "commit":
-        if reloader.prepared is None:  # this worker was started in between
+        if reloader.prepared is None:  # this worker started after the others had prepared the bundle
             await reloader.prepare(Path(message["bundle"]), message["digest"])
         reloader.commit()
         supervisor.send({"op": "committed", "reload": message["reload"]})
@@ -206,10 +206,10 @@ async def _follow(supervisor: SupervisorChannel, reloader: Reloader, message: Me
 
 
 def refuse_new_connections(listener: socket.socket) -> bool:
-    """Drop what would begin a connection, and let those that have begun complete (Linux).
+    """Drop packets that begin a new connection; handshakes that have begun still complete (Linux).
 
-    Closing a socket that listens resets what waits in its queue: requests would be lost. A filter on the
-    socket drops SYN packets instead; a client that is not answered tries again and is then refused.
+    Closing a listening socket resets the connections in its queue, and their requests would be lost. A filter
+    on the socket drops SYN packets instead. The client sends its SYN again and is then refused.
     """
     if sys.platform != "linux":
         return False
@@ -246,14 +246,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def raise_file_limit() -> None:
-    """Allow this process as many open files as its hard limit does."""
+    """Raise the limit of open files to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main() -> int:
-    """A worker that the supervisor starts: number, listening socket, channel, bundle and its copy."""
+    """Run a worker; the supervisor passes number, listening socket, channel, bundle and its copy."""
     number, listener, channel = (int(argument) for argument in sys.argv[1:4])
     bundle, copy = Path(sys.argv[4]), Path(sys.argv[5])
     settings = Settings()

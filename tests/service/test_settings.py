@@ -69,7 +69,7 @@ def test_others_may_not_call_without_a_key(host: str, tmp_path: Path) -> None:
         ({"METRICS_FOLDER": "{tmp}/bytes/in"}, "METRICS_FOLDER cannot be used: Not a directory"),
         ({"FEEDBACK_URL": "sqlite:///"}, "FEEDBACK_URL: must name a file"),
         ({"FEEDBACK_URL": "postgresql://["}, "FEEDBACK_URL: Invalid IPv6 URL"),
-        ({"CORS_ORIGINS": "desk.example.org"}, "CORS_ORIGINS: must be origins as browsers name them"),
+        ({"CORS_ORIGINS": "desk.example.org"}, "CORS_ORIGINS: must be origins such as"),
     ],
 )
 def test_the_start_is_refused_with_a_sentence(
@@ -94,9 +94,9 @@ def test_the_start_is_refused_with_a_sentence(
 def test_a_misspelt_setting_is_told(start: Callable[..., Running]) -> None:
     assert misspelt(["LARKFIELD_MAX_QUEUE", "larkfield_port", "PATH"]) == []
     assert misspelt(["LARKFIELD_CACHE", "LARKFIELD_SEED"]) == []  # not the service's, but no slips
-    assert misspelt(["LARKFIELD_ZZ"]) == ["LARKFIELD_ZZ is no setting"]
+    assert misspelt(["LARKFIELD_ZZ"]) == ["LARKFIELD_ZZ is not a setting"]
     running = start(max_qeue=5)
-    assert "LARKFIELD_MAX_QEUE is no setting; is LARKFIELD_MAX_QUEUE meant?" in running.log.read_text()
+    assert "LARKFIELD_MAX_QEUE is not a setting; did you mean LARKFIELD_MAX_QUEUE?" in running.log.read_text()
 
 
 def test_a_port_in_use_is_told(start: Callable[..., Running]) -> None:

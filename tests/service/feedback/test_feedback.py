@@ -21,9 +21,10 @@ import pytest
 from models.bundle import CONFIG, load_bundle, seal
 from service.feedback.__main__ import main
 from service.feedback.export import corrections, merged
-from service.feedback.store import Store, rows_in
+from service.feedback.store import Store
 from service.tools import processes
 from service.tools.processes import Process, get, wait_for
+from tests.service.feedback.database import row_counts
 
 TEXT = "I was billed two times for one kettle, please pay one of them back."
 
@@ -436,7 +437,7 @@ def test_kill_9_of_the_server_loses_nothing_acknowledged(tmp_path: Path) -> None
     kept = {row.ticket_id for row in store.feedback_with_text()}
     assert len(acknowledged) >= 8 * 3
     assert set(acknowledged) <= kept
-    assert rows_in(store)["feedback"] == len(kept)
+    assert row_counts(store)["feedback"] == len(kept)
     store.close()
 
 

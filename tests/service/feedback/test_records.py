@@ -30,11 +30,12 @@ from service.feedback import endpoint
 from service.feedback.decision_log import DecisionLog
 from service.feedback.migrations import decisions, feedback, migrate, schema_version, version_of
 from service.feedback.rows import Decided, StoreUnavailable
-from service.feedback.store import Store, connect, rows_in
+from service.feedback.store import Store, connect
 from service.settings import Settings
 from service.tools import processes
 from service.tools.processes import wait_for
 from tests.service.conftest import until
+from tests.service.feedback.database import row_counts
 
 
 def decided(number: int, *, team: str = "payment", text: str | None = None, age: float = 0.0) -> Decided:
@@ -145,7 +146,7 @@ def test_a_source_keeps_two_desks_ids_apart(store: Store) -> None:
     assert store.add_feedback("payment", ticket_id="7").predicted == "account"
     assert store.add_feedback("payment", ticket_id="7", source="other").predicted is None
     assert store.add_feedback("returns", request_id="r-1").status == "changed", "its source is known"
-    assert rows_in(store)["feedback"] == 4
+    assert row_counts(store)["feedback"] == 4
 
 
 def test_feedback_can_be_taken_back(store: Store) -> None:
@@ -153,7 +154,7 @@ def test_feedback_can_be_taken_back(store: Store) -> None:
     store.add_feedback("returns", ticket_id="T-1")
     assert store.remove_feedback(request_id="r-1")
     assert not store.remove_feedback(ticket_id="T-1")
-    assert rows_in(store) == {"decisions": 1, "feedback": 0}
+    assert row_counts(store) == {"decisions": 1, "feedback": 0}
 
 
 def test_the_schema_goes_back_and_forth_without_losing_feedback(url: str, store: Store) -> None:
@@ -179,7 +180,7 @@ def test_the_schema_goes_back_and_forth_without_losing_feedback(url: str, store:
     finally:
         engine.dispose()
     again = Store(url)
-    assert rows_in(again) == {"decisions": 2, "feedback": 3}
+    assert row_counts(again) == {"decisions": 2, "feedback": 3}
     kept = {(row.ticket_id, row.source): row.actual for row in again.feedback_with_text()}
     assert kept == {("T-1", None): "payment", ("T-2", "rt"): "returns", ("T-3", None): "account"}
     assert again.add_feedback("returns", ticket_id="T-2", source="rt").status == "unchanged"
@@ -219,7 +220,7 @@ def test_feedback_is_idempotent_and_the_last_team_counts(store: Store) -> None:
     assert store.add_feedback("account", ticket_id="T-1").status == "changed"
     [row] = store.recent_feedback("1", 10)
     assert (row.predicted, row.actual) == ("payment", "account")
-    assert rows_in(store) == {"decisions": 1, "feedback": 1}
+    assert row_counts(store) == {"decisions": 1, "feedback": 1}
 
 
 def test_a_nul_in_an_id_or_a_text_stops_nothing(store: Store) -> None:
@@ -240,7 +241,7 @@ def test_rows_that_the_database_never_takes_are_dropped_and_counted(postgres_url
     log.flush()
     assert dropped == [1]
     assert not log.waiting
-    assert rows_in(store)["decisions"] == 1
+    assert row_counts(store)["decisions"] == 1
     with store.engine.begin() as connection:
         feedback.drop(connection, checkfirst=True)
         decisions.drop(connection, checkfirst=True)
@@ -280,7 +281,7 @@ def test_prune_by_age_by_number_and_text_first(store: Store) -> None:
         left = connection.execute(sa.select(decisions.c.ticket_id, decisions.c.text).order_by("row")).all()
     assert [tuple(row) for row in left] == [("T-6", None), ("T-3", None), ("T-0", "my kettle leaks")]
     assert store.prune(keep_days=7, text_days=2, most_decisions=1)["decisions"] == 2
-    assert rows_in(store)["decisions"] == 1
+    assert row_counts(store)["decisions"] == 1
 
 
 def test_text_is_exported_only_while_it_is_kept(store: Store) -> None:
@@ -305,7 +306,7 @@ def test_many_workers_at_once_lose_and_double_nothing(url: str) -> None:
     with ThreadPoolExecutor(6) as pool:
         statuses = Counter(status for answers in pool.map(work, range(6)) for status in answers)
     assert statuses == {"created": 25, "unchanged": 125}
-    assert rows_in(stores[0]) == {"decisions": 120, "feedback": 25}
+    assert row_counts(stores[0]) == {"decisions": 120, "feedback": 25}
     for store in stores:
         store.close()
 
@@ -325,7 +326,7 @@ def test_the_service_on_postgresql(postgres_url: str, tmp_path: Path) -> None:
         with Client(one.url, timeout_seconds=60) as here, Client(two.url, timeout_seconds=60) as there:
             answer = here.route("My card was charged twice", ticket_id="P-1")
             store = Store(postgres_url)
-            wait_for("the decision", lambda: rows_in(store)["decisions"], 240)
+            wait_for("the decision", lambda: row_counts(store)["decisions"], 240)
             taken = there.feedback(answer["team"], ticket_id="P-1")
             assert (taken["status"], taken["correct"]) == ("created", True)
             assert here.feedback(answer["team"], ticket_id="P-1")["status"] == "unchanged"
@@ -408,7 +409,7 @@ def test_a_full_disk_is_an_error_and_passes(tmp_path: Path) -> None:
     status, number = after.split()
     assert status == "created"
     store = Store(address)
-    assert rows_in(store)["feedback"] == int(number) + 1, "nothing acknowledged is missing"
+    assert row_counts(store)["feedback"] == int(number) + 1, "nothing acknowledged is missing"
     store.close()
 
 
@@ -445,12 +446,12 @@ def test_the_log_writes_behind_and_stop_writes_the_rest(store: Store) -> None:
     for number in range(500):
         log.record(decided(number))
     deadline = time.monotonic() + 60
-    while rows_in(store)["decisions"] < 500 and time.monotonic() < deadline:
+    while row_counts(store)["decisions"] < 500 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert rows_in(store)["decisions"] == 500
+    assert row_counts(store)["decisions"] == 500
     log.record(decided(500))
     log.stop()
-    assert rows_in(store)["decisions"] == 501
+    assert row_counts(store)["decisions"] == 501
 
 
 def test_the_log_is_bounded_and_goes_on_after_a_lock(sqlite_store: Store) -> None:
@@ -475,9 +476,9 @@ def test_the_log_is_bounded_and_goes_on_after_a_lock(sqlite_store: Store) -> Non
     other.execute("ROLLBACK")
     other.close()
     deadline = time.monotonic() + 60
-    while rows_in(sqlite_store)["decisions"] < 100 and time.monotonic() < deadline:
+    while row_counts(sqlite_store)["decisions"] < 100 and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert rows_in(sqlite_store)["decisions"] == 100
+    assert row_counts(sqlite_store)["decisions"] == 100
     log.stop()
 
 
@@ -494,7 +495,7 @@ def test_what_is_acknowledged_is_in_the_file_that_a_restart_opens(tmp_path: Path
             path.unlink()
     store.add_feedback("payment", ticket_id="T-3")
     again = Store(f"sqlite:///{path}")
-    assert rows_in(again)["feedback"] == 1
+    assert row_counts(again)["feedback"] == 1
     store.close()
     again.close()
 
