@@ -106,6 +106,10 @@ class Bundle:
     tokenizer: Tokenizer
     session: onnxruntime.InferenceSession
 
+    def with_config(self, **changes: Any) -> Bundle:
+        """The same bundle with changes to its config, which are validated."""
+        return replace(self, config=BundleConfig.model_validate({**dict(self.config), **changes}))
+
 
 # ---------------------------------------------------------------------------------------------- write
 
@@ -353,8 +357,7 @@ def with_precision(bundle: Bundle, precision: float | None) -> Bundle:
         raise BundleError(CONFIG, str(error)) from None
     if thresholds.confidence is None:
         raise BundleError(CONFIG, tradeoff.caution(precision))
-    config = bundle.config.model_copy(update={"thresholds": thresholds})
-    return replace(bundle, config=config)
+    return bundle.with_config(thresholds=thresholds)
 
 
 def quiet_options() -> onnxruntime.SessionOptions:

@@ -68,11 +68,6 @@ def drop_markup_and_quotes(text: str) -> list[Edit]:
     return _markup_edits(text, quotes=True)
 
 
-def drop_escaped_markup(text: str) -> list[Edit]:
-    """Markup that was sent as text (&lt;p&gt;) and stands there as tags once entities are decoded."""
-    return drop_markup(text)
-
-
 def decode_entities(text: str) -> list[Edit]:
     """Replace character references such as &amp; and &#8217; by their characters."""
     decoded = ((match, html.unescape(match[0])) for match in _ENTITY.finditer(text))
@@ -494,11 +489,6 @@ _LINES = (
     (_IMAGE, ("[cid:", "[image:", "<mailto:")),
     (_DATA_URI, ("base64,",)),
 )  # fmt: skip
-
-
-def drop_data_uris(text: str) -> list[Edit]:
-    """Files that are written into the text ("data:image/png;base64,…"), such as a pasted screenshot."""
-    return [(match.start(), match.end(), "") for match in _DATA_URI.finditer(text)]
 
 
 def drop_device_lines(text: str) -> list[Edit]:

@@ -230,7 +230,7 @@ Step = tuple[tuple[Callable[[str], list[Edit]], int], ...]
 # it leaves fewer, the next alternative, which drops less, is tried.
 _CHARACTERS: tuple[Step, ...] = (
     ((mail.decode_entities, 1),),
-    ((mail.drop_escaped_markup, 1),),
+    ((mail.drop_markup, 1),),  # again: markup that was sent as text (&lt;p&gt;) is now tags
     ((repair_mojibake, 0),),
     ((fold_characters, 0),),
 )

@@ -51,30 +51,24 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 def within(least: float, most: float) -> Callable[[str], float]:
     """For argparse: a number from `least` to `most`."""
-
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
-        return number
-
-    return read
+    return _number(lambda number: least <= number <= most, f"number from {least:g} to {most:g}")
 
 
 def share(*, ends: bool) -> Callable[[str], float]:
     """For argparse: a share between 0 and 1; `ends` says whether 0 and 1 themselves are allowed."""
+    if ends:
+        return _number(lambda number: 0 <= number <= 1, "share from 0 to 1")
+    return _number(lambda number: 0 < number < 1, "share between 0 and 1")
 
+
+def _number(accepts: Callable[[float], bool], expected: str) -> Callable[[str], float]:
     def read(text: str) -> float:
         try:
             number = float(text)
         except ValueError:
             number = math.nan
-        if not (0 <= number <= 1 if ends else 0 < number < 1):
-            kind = "from 0 to 1" if ends else "between 0 and 1"
-            raise argparse.ArgumentTypeError(f"{text!r} is not a share {kind}")
+        if not accepts(number):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {expected}")
         return number
 
     return read

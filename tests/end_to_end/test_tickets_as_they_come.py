@@ -1,6 +1,6 @@
-"""Tickets as they really come: mails of every kind, long stories, texts that are no ticket.
+"""Realistic tickets: mails of every kind, long texts, and texts that are not tickets.
 
-All of them are synthetic; the shipped bundle has to route them by their request, wherever it stands.
+All of them are synthetic; the shipped bundle must route them by their request, anywhere in the text.
 """
 
 import html
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mails import FORMATS, around, as_mail
 
 from models.bundle import Bundle, load_bundle
 from models.text import join
 from training.assess.evaluation import Answers, answer
 from training.assess.robustness import in_filler
 from training.synthetic import Ticket, generate, out_of_scope
-from training.synthetic.mails import FORMATS, around, as_mail
 
 BUNDLE = Path(__file__).parents[2] / "models" / "larkfield"
 PLACES = ("start", "middle", "end")
@@ -86,7 +86,7 @@ def test_a_long_mail_loses_nothing_of_its_story(form, place, tickets):
 @pytest.mark.parametrize("form", FORMATS)
 def test_mail_around_a_ticket_does_not_change_its_team(form, bundle, known):
     if bundle.config.max_tokens < LONGEST_STORY_TOKENS and form == "office":
-        pytest.xfail("the course's network is swayed by a sign-off and a name")
+        pytest.xfail("the baseline recipe's network is misled by a sign-off and a name")
     mails = [as_mail(ticket.text, form, seed) for seed, ticket in enumerate(known)]
     assert still_right(read(bundle, mails), known) >= 0.95
 

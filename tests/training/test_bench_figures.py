@@ -1,6 +1,4 @@
-"""The table of targets: what counts as met, the out-of-scope recall, and calibration on unseen halves."""
-
-from types import SimpleNamespace
+"""The table of targets: whether a target is met, the out-of-scope recall, and the speed."""
 
 import numpy as np
 import pytest
@@ -8,8 +6,7 @@ from training_examples import ticket_rows, write_csv
 
 from models.bundle import load_bundle
 from training import train as train_command
-from training.bench import Figure, cross_fitted_error, is_held_out, recall_out_of_scope, speed, to_markdown
-from training.data.dataset import load_dataset
+from training.bench import Figure, is_held_out, recall_out_of_scope, speed, to_markdown
 
 
 def test_targets_are_met_from_the_right_side():
@@ -42,10 +39,8 @@ def test_a_fifth_is_held_out_whatever_its_case_and_spaces():
     assert [is_held_out(text.upper().replace(" ", "  ")) for text in texts] == held_out
 
 
-def test_speed_and_calibration_of_a_real_bundle(tmp_path):
+def test_the_speed_of_a_bundle_is_measured(tmp_path):
     data = write_csv(tmp_path / "t.csv", ticket_rows(240))
     arguments = ["--data", str(data), "--recipe", "baseline", "--epochs", "4", "--report", "none"]
     assert train_command.main([*arguments, "--out", str(tmp_path / "o")]) == 0
-    run = SimpleNamespace(bundle=load_bundle(tmp_path / "o"), dataset=load_dataset(data))
-    assert 0 <= cross_fitted_error(run) < 0.5
-    assert all(figure.measured > 0 for figure in speed(run.bundle))
+    assert all(figure.measured > 0 for figure in speed(load_bundle(tmp_path / "o")))

@@ -36,18 +36,12 @@ def choose_reading(bundle: Bundle, valid: Tickets, learned: int) -> Bundle:
         if not len(rows) and longer > learned:
             break
         tokens = TokenIds.from_rows(encodings[row].ids for row in rows)
-        whole, cut = (_right(_reading(bundle, at), tokens, targets[rows]) for at in (longer, limit))
+        whole, cut = (_right(bundle.with_config(whole=at), tokens, targets[rows]) for at in (longer, limit))
         found.append({"longest": longer, "tickets": len(rows), "whole": whole, "windows": cut})
         if cut - whole > math.sqrt(len(rows)):
             break
         limit = longer
-    return _reading(bundle, limit, found)
-
-
-def _reading(bundle: Bundle, whole: int, reading: list[dict[str, float]] | None = None) -> Bundle:
-    changes = {"whole": whole, "reading": reading or []}
-    config = BundleConfig.model_validate({**dict(bundle.config), **changes})
-    return Bundle(bundle.folder, config, bundle.tokenizer, bundle.session)
+    return bundle.with_config(whole=limit, reading=found)
 
 
 def _right(bundle: Bundle, tokens: TokenIds, targets: np.ndarray) -> int:

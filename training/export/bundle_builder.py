@@ -3,7 +3,6 @@
 import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -63,8 +62,7 @@ def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) 
     confidence = calibrated(logits, temperature).max(axis=1)
     tradeoff = fit_tradeoff(confidence, answered == targets, answered, np.array(in_scope), len(dataset.teams))
     wanted = tradeoff.default() if precision is None else precision
-    return _with_config(
-        bundle,
+    return bundle.with_config(
         temperature=temperature,
         out_of_scope=scope,
         tradeoff=tradeoff,
@@ -96,10 +94,4 @@ def with_metrics(bundle: Bundle, answers: Answers, evaluation: Evaluation) -> Bu
     traffic = reference(
         answers.teams, answers.confidence.tolist(), unknown.tolist(), counts.tolist(), bundle.config.teams
     )
-    metrics = asdict(evaluation)
-    return _with_config(bundle, metrics=metrics, reference=traffic)
-
-
-def _with_config(bundle: Bundle, **changes: Any) -> Bundle:
-    config = BundleConfig.model_validate({**dict(bundle.config), **changes})
-    return Bundle(bundle.folder, config, bundle.tokenizer, bundle.session)
+    return bundle.with_config(metrics=asdict(evaluation), reference=traffic)

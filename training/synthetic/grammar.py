@@ -71,12 +71,6 @@ def _write(sequence: Sequence, rng: random.Random, slots: Slots) -> str:
     return "".join(out)
 
 
-def slot_names(template: str) -> set[str]:
-    """Name every slot that a template may ask for."""
-    parse(template)
-    return {mark.group(1) for mark in _MARK.finditer(template) if mark.group(1)}
-
-
 def tidy(text: str) -> str:
     """Close the gaps that empty alternatives leave, and say "an" before a vowel."""
     text = re.sub(r" {2,}", " ", text)

@@ -73,7 +73,6 @@ class Content:
     asides: dict[str, dict[str, tuple[Aside, ...]]]  # by team and tone
     frames: dict[str, list[str]]
     filler: dict[str, list[str]]
-    mails: dict[str, list[str]]  # what mail programs put around a message
     short: dict[str, list[str]]  # before and after a ticket of one line
     out_of_scope: dict[str, dict[str, list[str]]] = field(repr=False)
 
@@ -92,7 +91,6 @@ def content() -> Content:
         asides={team: _asides(asides[team]) for team in TEAMS},
         frames=_lines(asides["frames"]),
         filler=_lines(_read("filler")),
-        mails=_lines(_read("mails")),
         short=_lines(_read("short")),
         out_of_scope={part: _lines(values) for part, values in _read("out_of_scope").items()},
     )

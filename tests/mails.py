@@ -1,20 +1,22 @@
-"""Tickets as mail programs send them: markup, a signature and a quoted reply around the message.
+"""Tickets in the forms that mail programs send: with markup, a signature and a quoted reply.
 
-The signature and the reply mention other teams' subjects, so a router that reads them makes mistakes.
+The signature and the reply mention other teams' subjects, so that a router that reads them makes mistakes.
 """
 
 import html
 import random
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from training.synthetic.content import Content, content
+from training.synthetic.content import content
 from training.synthetic.scene import Scene
 
 
 @dataclass(frozen=True)
 class Around:
-    """The text below a message; it is not part of the request."""
+    """The parts of the text below a message."""
 
     name: str
     role: str
@@ -29,9 +31,10 @@ class Around:
 def around(seed: int = 0) -> Around:
     """Draw a signature and the shop's earlier reply."""
     rng = random.Random(f"mail-{seed}")
-    known: Content = content()
+    known = content()
+    parts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     scene = Scene(known, rng, known.voices["neutral"], rng.choice(known.products))
-    drawn = {part: scene.choose(lines) for part, lines in known.mails.items()}
+    drawn = {part: scene.choose(lines.strip().splitlines()) for part, lines in parts.items()}
     day, hour, minute = rng.randint(1, 28), rng.randint(8, 18), rng.randint(10, 59)
     date = f"{rng.choice(('Mon', 'Tue', 'Wed', 'Thu', 'Fri'))}, {day} Mar 2026 at {hour}:{minute}"
     return Around(**drawn, date=date, address="support@larkfield.example")
