@@ -16,21 +16,20 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from models.bundle import Bundle, BundleConfig, BundleError, check_replaceable, write_bundle
+from models.bundle import Bundle, BundleError, check_replaceable, write_bundle
 from models.tokenizer import UNKNOWN_ID
 from models.tradeoff import HIGHEST_PRECISION, LOWEST_PRECISION
 from training.assess.checks import Checks, check
 from training.assess.evaluation import Answers, Evaluation
-from training.assess.label_errors import as_lines, expected_errors
-from training.assess.reading import choose_reading, described
+from training.assess.label_errors import write_suspects
+from training.assess.reading import choose_reading
 from training.command_line import guarded, share, whole, within
 from training.data.columns import add_column_flags, columns_of
-from training.data.corrections import read_corrections, to_csv
-from training.data.corrections import write_csv as write_table
-from training.data.dataset import DataError, Dataset, Tickets, clean_columns, find_files, load_dataset
+from training.data.corrections import read_all
+from training.data.dataset import DataError, Dataset, find_files, load_dataset
 from training.export.bundle_builder import calibrate, uncalibrated_bundle, validate, with_metrics
 from training.export.onnx_graph import to_onnx
 from training.fit import distributed
@@ -39,16 +38,16 @@ from training.fit.loop import CheckpointError, Epoch
 from training.fit.trainer import find_teacher, make_tokenizer, train
 from training.recipe import LARGEST_SEED, MOST_EPOCHS, Recipe, RecipeError, load_recipe, recipe_names
 from training.report.card import model_card
+from training.report.console import summary
 from training.report.figures import figures, to_json
 from training.report.page import page
-from training.report.routing import precision_table, team_table, to_text
 from training.synthetic import generate
+from training.synthetic.dataset import add_synthetic
 from training.synthetic.files import write_csv
 from training.synthetic.tickets import MOST
 
 SYNTHETIC_TICKETS = 6_000
 LONGEST_NAME = 200
-SHOWN_TEAMS = 20  # in the console
 
 
 @dataclass(frozen=True)
@@ -113,37 +112,17 @@ def run(
         model_card=model_card(bundle.config, dataset, evaluation, checks),
         reports={"report.html": page(content), "report.json": to_json(content)},
     )
-    write_suspects(out, dataset, checks, texts, done)
+    write_suspects(label_errors(out), checks.suspects, dataset, texts, done)
     shutil.rmtree(work, ignore_errors=True)
     return Run(bundle, dataset, recipe, history, answers, evaluation, checks)
-
-
-def write_suspects(
-    out: Path, dataset: Dataset, checks: Checks, texts: bool, done: Sequence[dict[str, str]]
-) -> None:
-    """Write the suspected label errors as a CSV beside the bundle, for a person to correct.
-
-    `done` are the corrections that were made so far; they stay in the file.
-    """
-    lines = as_lines(checks.suspects, dataset.checked, len(dataset.train))
-    if lines or done:
-        write_table(label_errors(out), to_csv(lines, done, texts))
-
-
-def earlier_corrections(corrections: Path | None, out: Path) -> list[dict[str, str]]:
-    """What a person filled in so far; DataError, before anything is trained, where it cannot be read."""
-    files = [path for path in (corrections, label_errors(out)) if path and path.exists()]
-    return [
-        line for path in dict.fromkeys(path.resolve() for path in files) for line in read_corrections(path)
-    ]
 
 
 def label_errors(out: Path) -> Path:
     return out.with_name(f"{out.name}.label_errors.csv")
 
 
-def free_place(out: Path) -> Path:
-    """`out`, or where a bundle stands there `out`-2, `out`-3, …: no run replaces what it is compared with."""
+def unused_folder(out: Path) -> Path:
+    """`out`, or if it holds a bundle the first free of `out`-2, `out`-3, …, so that none is overwritten."""
     free, number = out, 1
     while (free / "config.json").exists():
         number += 1
@@ -193,84 +172,11 @@ def outline(recipe: Recipe, with_encoder: bool) -> str:
 
 
 def synthetic_tickets(out: Path, count: int, seed: int) -> Path:
-    """Write synthetic tickets beside the bundle, so that a person can read them; returns the file."""
+    """Write synthetic tickets to a file beside the bundle, for a person to read; returns the file."""
     path = out.with_name(f"{out.name}.tickets.csv")
     write_csv(path, generate(count, seed))
     print(f"no --data: {count:,} synthetic tickets written to {path.name}")
     return path
-
-
-def add_synthetic(dataset: Dataset, count: int, seed: int) -> Tickets:
-    """The training tickets followed by `count` synthetic ones; DataError for teams other than Larkfield's."""
-    written = generate(count, seed)
-    strange = sorted({ticket.team for ticket in written} - set(dataset.teams))
-    if strange:
-        raise DataError(
-            f"--synthetic writes tickets for Larkfield's teams; this data has no team {strange[0]!r}"
-        )
-    train = dataset.train
-    return Tickets(
-        f"{train.file} and {count:,} synthetic tickets",
-        train.ids + [ticket.ticket_id for ticket in written],
-        train.texts + [clean_columns([ticket.text]) for ticket in written],
-        train.teams + [ticket.team for ticket in written],
-        train.styles + [ticket.style for ticket in written] if train.styles else [],
-        train.rows + list(range(1, count + 1)),
-    )
-
-
-def summary(result: Run) -> str:
-    """The figures that are printed at the end of a run."""
-    evaluation = result.evaluation
-    lines = [
-        f"{'':30} {'right':>7} {'accuracy':>9} {'macro-F1':>9}",
-        f"{'transformer':30} {evaluation.correct:7,} {evaluation.accuracy:9.4f} {evaluation.macro_f1:9.4f}",
-    ]
-    for baseline in result.checks.baselines:
-        shown = f"{baseline.correct:7,} {baseline.accuracy:9.4f} {baseline.macro_f1:9.4f}"
-        lines.append(f"{baseline.name:30} {shown}")
-    for router in result.checks.robustness:
-        long = ", ".join(f"{place} {share:.2f}" for place, share in router.long.items())
-        lines.append(f"{router.router}: {router.typos:.4f} with typing errors, long tickets: request {long}")
-    repeated = result.dataset.train.repetition
-    if repeated.same_template:
-        lines.append(
-            f"{repeated.same_template / repeated.tickets:.1%} of the training tickets repeat an earlier one "
-            f"or its template; each template counted once: accuracy {evaluation.template_accuracy:.4f}"
-        )
-    precision = evaluation.routed_precision
-    lines.append(
-        f"calibration error {evaluation.calibration_error:.4f}; {evaluation.coverage:.1%} routed"
-        + (f", {precision:.2%} of those right" if precision is not None else "")
-    )
-    lines.append(described(result.bundle.config))
-    lines += routing(result.bundle.config)
-    if result.checks.suspects:
-        lines.append(
-            f"{len(result.checks.suspects):,} tickets are each more probably labelled wrongly than "
-            f"rightly, {expected_errors(result.checks.suspects):.0f} of them are expected to be: "
-            f"{label_errors(result.bundle.folder).name}"
-            + (f" ({result.checks.doubt})" if result.checks.doubt else "")
-        )
-    elif result.checks.baselines:
-        lines.append("no suspected label errors in the training tickets")
-    return "\n".join(lines)
-
-
-def routing(config: BundleConfig) -> list[str]:
-    """What the precision that was asked for routes, and what others would."""
-    tradeoff, wanted = config.tradeoff, config.thresholds.precision
-    if tradeoff is None:
-        return []
-    warning = tradeoff.caution(wanted)
-    return [
-        "",
-        *to_text(precision_table(tradeoff, wanted)),
-        "",
-        *to_text(team_table(config), SHOWN_TEAMS),
-        "",
-        *([f"{warning}. Choose another with LARKFIELD_PRECISION when serving."] if warning else []),
-    ]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -387,12 +293,12 @@ def command(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, **changes)
     device = choose_device(options.device)
     asked = options.out.resolve()
-    out = free_place(asked)
+    out = unused_folder(asked)
     if out != asked:
         print(f"{options.out} holds a bundle and is not overwritten: this run writes {out.name}")
     name = options.name if options.name is not None else out.name
     check_out(out, name)
-    done = earlier_corrections(options.corrections, out)
+    done = read_all([options.corrections, label_errors(out)])  # fails before training if unreadable
     dataset = dataset_of(options, recipe, out)
     for fault in dataset.faults:
         print(fault)
@@ -404,7 +310,7 @@ def command(options: argparse.Namespace) -> int:
     distributed.stop()
     if result is None:
         return 0
-    print(summary(result))
+    print(summary(result.bundle, dataset, result.evaluation, result.checks, label_errors(out).name))
     shown = options.out.with_name(out.name)
     print(f"bundle: {shown}   serve it: make serve BUNDLE={shown}")
     if out != asked and options.data:
@@ -428,7 +334,7 @@ def dataset_of(options: argparse.Namespace, recipe: Recipe, out: Path) -> Datase
         corrections=options.corrections,
     )
     if options.data and options.synthetic:
-        dataset = replace(dataset, train=add_synthetic(dataset, options.synthetic, recipe.seed))
+        dataset = add_synthetic(dataset, options.synthetic, recipe.seed)
     return dataset
 
 

@@ -16,6 +16,7 @@ A person checks the CSV, fills in `corrected_team` where the label is wrong, and
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
@@ -25,8 +26,8 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
-from training.data.corrections import key_of
-from training.data.dataset import Tickets
+from training.data.corrections import Line, key_of, to_csv, write_csv
+from training.data.dataset import Dataset, Tickets
 
 FOLDS = 5
 # More tickets are checked in pieces of this size, each with models of its own.
@@ -143,3 +144,15 @@ def as_lines(suspects: Sequence[Suspect], tickets: Tickets, trained_on: int) -> 
         }
         for one in suspects
     ]
+
+
+def write_suspects(
+    path: Path, suspects: Sequence[Suspect], dataset: Dataset, texts: bool, done: Sequence[Line] = ()
+) -> None:
+    """Write the table for a person to correct, if there is anything to correct.
+
+    `done` are earlier corrections, which stay in the table.
+    """
+    lines = as_lines(suspects, dataset.checked, len(dataset.train))
+    if lines or done:
+        write_csv(path, to_csv(lines, done, texts))

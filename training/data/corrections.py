@@ -55,6 +55,12 @@ def read_corrections(path: Path) -> list[Line]:
     return [line for _, line in _filled_in(path)]
 
 
+def read_all(paths: Iterable[Path | None]) -> list[Line]:
+    """The lines of several tables, of each existing file once; see `read_corrections`."""
+    files = dict.fromkeys(path.resolve() for path in paths if path and path.exists())
+    return [line for path in files for line in read_corrections(path)]
+
+
 def _filled_in(path: Path) -> list[tuple[int, Line]]:
     faults = Faults()
     required = ["ticket_id", "corrected_team"]

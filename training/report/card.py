@@ -25,16 +25,15 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
     parts = [
         f"# {config.name}, version {config.version}",
         "",
-        "Reads the first message of a support ticket and names the team that should answer it: "
+        "Predicts from the first message of a support ticket which team should answer it: "
         + ", ".join(config.teams[:20])
         + (f" and {len(config.teams) - 20} more" if len(config.teams) > 20 else "")
-        + ". A two-block transformer encoder; trained on the tickets below.",
+        + ". The model is a transformer encoder with two blocks.",
         "",
         "## Trained on",
         f"- {len(dataset.train):,} tickets of {dataset.train.file}, sha256 of ids, texts and teams "
         f"`{config.fingerprint[:16]}`",
-        f"- {len(dataset.valid):,} tickets of {dataset.valid.file} to validate, calibrate and choose the "
-        "threshold",
+        f"- {len(dataset.valid):,} tickets of {dataset.valid.file} to validate and calibrate with",
         f"- recipe `{config.recipe['name']}`, seed {config.recipe['seed']}",
         "",
         "Faults of the data:",
@@ -51,8 +50,8 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
         "(lower bound at 95 %)",
         *([f"- {warning}"] if warning else []),
         "",
-        "The temperature and the thresholds were chosen on the same validation tickets that these figures "
-        "come from: expect slightly less on new ones.",
+        "Temperature and thresholds were chosen on the same validation tickets as these figures: expect "
+        "slightly lower figures on new tickets.",
         "",
         *_routing(config),
         "",
@@ -63,12 +62,12 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
             for team, score in evaluation.per_team.items()
         ),
         "",
-        *_beside(evaluation, checks),
+        *_baselines(evaluation, checks),
         "## Where it fails",
         *_weak_spots(evaluation),
-        "- Tickets about anything that no team above answers, and languages that the training data lacks.",
+        "- Tickets that no team above answers, and languages that are not in the training data.",
         f"- Text after the first {config.max_tokens} tokens is not read.",
-        "- Attention weights show where a token took its information from, not why the model chose a team.",
+        "- Attention weights show from where a token takes information, not why the model chose a team.",
     ]
     return "\n".join(parts) + "\n"
 
@@ -78,7 +77,7 @@ def _routing(config: BundleConfig) -> list[str]:
     if config.tradeoff is None:
         return []
     return [
-        "### How right, how many",
+        "### Precision and coverage",
         EXPLANATION,
         "",
         *to_markdown(precision_table(config.tradeoff, config.thresholds.precision)),
@@ -91,16 +90,16 @@ def _routing(config: BundleConfig) -> list[str]:
     ]
 
 
-def _beside(evaluation: Evaluation, checks: Checks) -> list[str]:
-    """The router and the baselines of the same run in one table."""
+def _baselines(evaluation: Evaluation, checks: Checks) -> list[str]:
+    """A table of the router and the baselines of the same run."""
     if not checks.baselines:
         return []
     measured = {one.router: one for one in checks.robustness}
     rows = [("transformer", evaluation.correct, evaluation.macro_f1)]
     rows += [(one.name, one.correct, one.macro_f1) for one in checks.baselines]
     lines = [
-        "Compared with word counts on the same tickets. Typing errors: one in every five words. Long: "
-        "the request at the start, in the middle, at the end of 2,000 words of other text.",
+        "Compared with word counts on the same tickets. Typing errors: in every fifth word. Long: with the "
+        "request at the start, in the middle and at the end of 2,000 words of other text.",
         "",
         f"| router | right of {evaluation.tickets:,} | macro-F1 | typing errors | long |",
         "|---|---|---|---|---|",

@@ -1,7 +1,6 @@
-"""The report of a training run: figures as JSON, and the same figures as one page that stands alone.
+"""The figures of a training run, as JSON values.
 
-With `texts` the page shows what customers wrote; without, tickets are named by their ids only, so that
-the report of a shared bundle gives no ticket away.
+With `texts` they contain the texts of some tickets, else only ids, so that a report can be shared.
 """
 
 import json
@@ -73,7 +72,7 @@ def figures(
 
 
 def _routing(config: BundleConfig) -> dict[str, Any]:
-    """The trade-off of precision and coverage: plain values, tables to show, and what to know first."""
+    """The trade-off of precision and coverage: plain values, tables, and a warning."""
     tradeoff, wanted = config.tradeoff, config.thresholds.precision
     assert tradeoff is not None
     return {

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: no script, no external files, pictures with descriptions."""
+"""The report as a self-contained HTML page, without scripts or external files; pictures have descriptions."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -151,8 +151,8 @@ def _repetition(train: dict[str, Any], validation: dict[str, Any]) -> str:
     repeated = train["repetition"]
     return (
         f"<p>{repeated['same_text']:,} of {repeated['tickets']:,} training tickets have the text of an "
-        f"earlier one, {repeated['same_template']:,} its words with other numbers, ids or dates "
-        f"(the same text included); the commonest such template has {repeated['largest_template']:,} "
+        f"earlier one, and {repeated['same_template']:,} its template (the same words with other numbers, "
+        f"ids or dates). The most frequent template has {repeated['largest_template']:,} "
         "tickets. With each template counted once, "
         f"{validation['template_accuracy']:.2%} of the validation tickets are "
         "right.</p>"
@@ -196,8 +196,8 @@ def _confidence(report: dict[str, Any]) -> str:
     return (
         "<h2>When a person reviews</h2>"
         f"<p>Temperature {report['temperature']:.3f}. {_asked(report)} Both were chosen on these validation "
-        "tickets; the calibration error is cross-fitted: no ticket was measured with a temperature that it "
-        f"helped to choose.</p><p>{escape(EXPLANATION)}</p>"
+        "tickets. The calibration error is cross-fitted: each ticket is measured with a temperature that was "
+        f"fitted on others.</p><p>{escape(EXPLANATION)}</p>"
         + _shown(report["precision_table"])
         + folded("each team", f"<p>{escape(TEAM_EXPLANATION)}</p>" + _shown(report["team_table"]))
         + figure(pictures.reliability(report["reliability"], figures["calibration_error"]))
@@ -207,12 +207,12 @@ def _confidence(report: dict[str, Any]) -> str:
 
 
 def _asked(report: dict[str, Any]) -> str:
-    """What the bundle routes by, in a sentence."""
+    """A sentence about the chosen precision."""
     thresholds = report["thresholds"]
     if thresholds["confidence"] is None:
         return f"Nothing is routed: {escape(report['caution'])}."
     return (
-        f"Asked for is a precision of {thresholds['precision']:g}; at least {thresholds['at_least']:.1%} of "
+        f"The chosen precision is {thresholds['precision']:g}; at least {thresholds['at_least']:.1%} of the "
         "routed tickets are right (lower bound at 95 %)."
         + (f" Note: {escape(report['caution'])}." if report["caution"] else "")
     )
@@ -236,8 +236,8 @@ def _robustness(report: dict[str, Any]) -> str:
     ]
     return (
         "<h2>Typing errors and long tickets</h2>"
-        "<p>Typing errors: one in every five words. Long: the ticket is inside unrelated text of 2,000 "
-        f"words ({measured[0]['long_tickets']} tickets).</p>"
+        "<p>Typing errors: in every fifth word. Long: the ticket is inside unrelated text of 2,000 words "
+        f"({measured[0]['long_tickets']} tickets).</p>"
         + figure(pictures.routers(rows))
         + table(
             ["router", "as written", "typing errors", "request first", "in the middle", "last"],
@@ -272,7 +272,7 @@ def _suspects(report: dict[str, Any]) -> str:
         "of them are expected to be labelled wrongly. The CSV beside the bundle lists all: fill in "
         "<code>corrected_team</code> and train again with <code>--corrections</code>.</p>"
         + (
-            f"<p>Check each one before you correct it: {escape(suspects['doubt'])}.</p>"
+            f"<p>Check each ticket before you correct it: {escape(suspects['doubt'])}.</p>"
             if suspects["doubt"]
             else ""
         )
@@ -280,7 +280,7 @@ def _suspects(report: dict[str, Any]) -> str:
             "show them",
             _ticket_table(
                 suspects["first"],
-                {"team": "labelled", "suggested_team": "rather", "probability": "probability wrong"},
+                {"team": "labelled", "suggested_team": "suggested", "probability": "probability wrong"},
             ),
         )
     )

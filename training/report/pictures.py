@@ -1,4 +1,4 @@
-"""The report's pictures, drawn from the report's figures; each with a description in words."""
+"""The report's pictures, drawn from its figures, each with a text description."""
 
 import base64
 import io
@@ -32,7 +32,7 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG as a data URI, and its description in words."""
+    """An SVG as a data URI, and its description."""
 
     uri: str
     alt: str
@@ -58,7 +58,7 @@ def learning_curves(epochs: list[dict[str, Any]]) -> Picture:
 
 
 def confusion(teams: list[str], mistakes: list[list[Any]], counts: dict[str, int]) -> Picture:
-    """`mistakes` are [team, predicted team, tickets]; the teams with most mistakes are shown."""
+    """Confusions of the teams with most mistakes; `mistakes` are [team, predicted team, tickets]."""
     involved: dict[str, int] = dict.fromkeys(teams, 0)
     for actual, predicted, number in mistakes:
         for team in (actual, predicted):
@@ -180,7 +180,7 @@ def routers(rows: list[dict[str, Any]]) -> Picture:
 
 
 def dots(values: dict[str, float], title: str) -> Picture:
-    """Dots of shares, the lowest MOST_TEAMS of them, lowest first."""
+    """A dot plot of shares: the MOST_TEAMS lowest, lowest first."""
     worst = sorted(values.items(), key=lambda item: item[1])[:MOST_TEAMS]
     figure, (axes,) = _figure(4.4, 0.7 + 0.2 * len(worst), 1)
     axes.grid(axis="y", color="#d9e2ec")
@@ -207,7 +207,7 @@ def _figure(width: float, height: float, columns: int) -> tuple[Figure, list[Axe
 def _picture(figure: Figure, alt: str) -> Picture:
     file = io.BytesIO()
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # Missing glyphs do not matter: text stays text in the SVG, and the reader's fonts draw it.
+        # Missing glyphs do not matter: the SVG contains text, which is drawn with the reader's fonts.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(file, format="svg", metadata={"Date": None})
     uri = "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode()

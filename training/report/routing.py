@@ -8,21 +8,21 @@ from models.tradeoff import DEFAULT_PRECISIONS, REVIEWED_PER_HOUR, Tradeoff
 
 PRECISIONS = (*DEFAULT_PRECISIONS, 0.8)
 EXPLANATION = (
-    "Precision: the share of routed tickets that should be right, on average over validation tickets drawn "
-    "anew. At least: the lower bound of that share; those of all precisions hold together with a certainty "
-    f"of 95 %. A person reviews {REVIEWED_PER_HOUR} tickets in an hour; one more hour a day would go to the "
-    "least sure of the routed tickets."
+    "Precision: the share of routed tickets that should be right, averaged over draws of the validation "
+    "tickets. At least: the lower bound of that share; the bounds of all precisions hold at once with a "
+    f"probability of 95 %. Review assumes {REVIEWED_PER_HOUR} tickets per hour; one more hour per day would "
+    "review the routed tickets with the lowest confidence."
 )
 TEAM_EXPLANATION = (
-    "Threshold: the confidence that a ticket of the team must reach. Routed: of the validation tickets that "
-    "were answered with the team. At least: the lower bound of the share of those that are right (certainty "
-    "95 %, for one team at a time)."
+    "Threshold: the confidence from which a ticket is routed to the team. Routed: share of the validation "
+    "tickets with this predicted team. At least: lower bound of the share of these that are right (95 %, not "
+    "simultaneous over the teams)."
 )
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text under their heads; `chosen` is the row that the bundle routes by."""
+    """A table of text cells; `chosen` is the row of the bundle's precision."""
 
     head: list[str]
     rows: list[list[str]]
@@ -30,7 +30,7 @@ class Table:
 
 
 def precision_table(tradeoff: Tradeoff, wanted: float) -> Table:
-    """A row for each precision that is often asked for, and for the one that was."""
+    """A row for each common precision, and for the chosen one."""
     head = ["precision", "routed", "at least", "review of 1,000 tickets", "one more hour finds"]
     precisions = sorted({*PRECISIONS, wanted}, reverse=True)
     rows = []
@@ -53,7 +53,7 @@ def precision_table(tradeoff: Tradeoff, wanted: float) -> Table:
 
 
 def team_table(config: BundleConfig) -> Table:
-    """A row for each team, most tickets first: its threshold, and what is routed at each precision."""
+    """A row for each team, most tickets first: its threshold, and the share routed at each precision."""
     tradeoff = config.tradeoff
     assert tradeoff is not None
     wanted = config.thresholds.precision
@@ -93,7 +93,7 @@ def to_text(table: Table, most_rows: int | None = None) -> list[str]:
             cell.ljust(width) if column == 0 else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        + ("  <- routed by this" if number - 1 == table.chosen else "")
+        + ("  <- chosen" if number - 1 == table.chosen else "")
         for number, row in enumerate([table.head, *rows])
     ]
     left_out = len(table.rows) - len(rows)
@@ -113,5 +113,5 @@ def to_markdown(table: Table) -> list[str]:
 
 
 def in_table(name: str) -> str:
-    """A name that cannot end its cell of a Markdown table, nor begin HTML."""
+    """A name escaped for a Markdown table: no cell separators, no HTML."""
     return name.replace("|", r"\|").replace("<", "&lt;")

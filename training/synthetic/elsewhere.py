@@ -1,4 +1,4 @@
-"""Neutral filler sentences that make a ticket long, and texts that belong to no team."""
+"""Filler text without a request, and texts that belong to no team."""
 
 import random
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ class OutOfScope:
 
 
 def filler(words: int, seed: int = 0, paragraph_words: int = 80, split: str = "test") -> str:
-    """Write at least `words` words of text without a request or a team's subject.
+    """At least `words` words of text without a request or a team's subject.
 
-    Paragraphs have about `paragraph_words` words and an empty line between them.
-    `split` is "test" (no synthetic ticket holds such sentences) or "fit" (those of the synthetic tickets).
+    Paragraphs have about `paragraph_words` words and are separated by empty lines. `split` is "fit"
+    (sentences that synthetic tickets also use) or "test" (sentences that are in no synthetic ticket).
     """
     lines = content().filler[{"test": "story", "fit": "life"}[split]]
     rng = random.Random(seed)
     scene = _scene(rng)
     paragraphs: list[list[str]] = [[]]
-    told: set[str] = set()
+    used: set[str] = set()
     count = 0
     while count < words:
         line = sentence(scene.choose(lines))
-        if line in told:
+        if line in used:
             continue
-        told.add(line)
-        if sum(len(said.split()) for said in paragraphs[-1]) >= paragraph_words:
+        used.add(line)
+        if sum(len(one.split()) for one in paragraphs[-1]) >= paragraph_words:
             paragraphs.append([])
         paragraphs[-1].append(line)
         count += len(line.split())
@@ -41,10 +41,10 @@ def filler(words: int, seed: int = 0, paragraph_words: int = 80, split: str = "t
 
 
 def out_of_scope(count: int, seed: int = 0, *, split: str = "test") -> list[OutOfScope]:
-    """Write texts that belong to no team, each kind in turn.
+    """Texts that belong to no team, the kinds in turn.
 
-    `split` is "fit" (may set a threshold or train a detector) or "test" (may only judge one): the two share
-    no template, no language and no kind of keyboard noise.
+    `split` is "fit", for fitting a detector, or "test", for evaluating it; the two have no template, language
+    or kind of keyboard noise in common.
     """
     rng = random.Random(f"{split}-{seed}")
     lines = content().out_of_scope[split]

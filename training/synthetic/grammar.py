@@ -3,11 +3,10 @@
 A template is text with two marks:
 
     [a|b|c]   one of the alternatives, which may contain marks; one may be empty
-    {slot}    the text that the caller's `slots` gives for that name
+    {slot}    the text that the caller's `slots` returns for this name
 
-"[I|we] bought {thing} [last week|{ago}|]" is one line that writes dozens of sentences. Templates are parsed
-once and kept; choices come from the caller's random generator in reading order, so that a seed fixes every
-byte.
+"[I|we] bought {thing} [last week|{ago}|]" is one line that expands to dozens of sentences. Parsed templates
+are cached. Choices use the caller's random generator in reading order, so that a seed determines every byte.
 """
 
 import random
@@ -55,7 +54,7 @@ def parse(template: str) -> Sequence:
 
 
 def expand(template: str, rng: random.Random, slots: Slots) -> str:
-    """Write one text from `template`; `slots(name)` gives the text of {name}."""
+    """A text from `template`; `slots(name)` returns the text of {name}."""
     return tidy(_write(parse(template), rng, slots))
 
 
@@ -72,7 +71,7 @@ def _write(sequence: Sequence, rng: random.Random, slots: Slots) -> str:
 
 
 def tidy(text: str) -> str:
-    """Close the gaps that empty alternatives leave, and say "an" before a vowel."""
+    """Remove the extra spaces that empty alternatives leave, and write "an" before a vowel."""
     text = re.sub(r" {2,}", " ", text)
     text = re.sub(r"\b([Aa]) (?=[aeio]|u[nmp])(?!one\b|uni)", r"\1n ", text)
     return re.sub(r" +([,.;:?!)])", r"\1", text).strip()

@@ -1,4 +1,4 @@
-"""The sentences of a ticket: problem, request, remarks on other matters, and the letter around them."""
+"""Writes the sentences of a ticket: problem, request, remarks about other subjects, greeting and closing."""
 
 import random
 import re
@@ -17,7 +17,7 @@ ORDER_LINES = (
 
 
 class Parts:
-    """Writes the parts of one ticket about one subject; its team is known before a word is written."""
+    """Writes the parts of one ticket about a given subject for a given team."""
 
     def __init__(
         self, content: Content, rng: random.Random, subject: Situation | Boundary, team: str, hurried: bool
@@ -39,10 +39,10 @@ class Parts:
         self._used.add(template)
         return template
 
-    # --- the matter
+    # --- the ticket's own subject
 
     def problem(self) -> str:
-        """Say what the matter is, as a clause."""
+        """The problem, as a clause."""
         return self.scene.say(self.fresh(self.subject.lines["what"]))
 
     def problem_sentence(self) -> str:
@@ -72,7 +72,7 @@ class Parts:
         return joined(self.problem(), self.request(), self.rng)
 
     def matter(self, details: float = 0.6) -> list[str]:
-        """Tell the problem and the request, in one of the orders that people use."""
+        """The problem and the request, in one of several orders."""
         form = self.rng.random()
         more = [self.detail()] if self.chance(details) else []
         if form < 0.42:
@@ -90,7 +90,7 @@ class Parts:
         return [self.problem_sentence(), sentence(self.problem()), *more, self.request()]
 
     def brief(self) -> list[str]:
-        """Tell the matter in one sentence."""
+        """The problem and the request in one sentence."""
         form = self.rng.random()
         if form < 0.3:
             return [self.problem_sentence()]
@@ -101,7 +101,7 @@ class Parts:
         return [self.problem_and_request()]
 
     def boundary(self, boundary: Boundary) -> list[str]:
-        """Tell a boundary's matter: words that both sides share and the one clue, in any order."""
+        """A ticket on the boundary of two teams: sentences that fit both, and one clue, in any order."""
         shared = sentence(self.scene.say(self.fresh(boundary.lines["shared"])))
         clue = sentence(self.scene.choose(boundary.clues[self.team]))
         told = [shared, clue] if self.chance(0.7) else [clue, shared]
@@ -115,17 +115,17 @@ class Parts:
             told.insert(len(told) if self.chance(0.8) else 0, self.request())
         return told
 
-    # --- what is not the matter
+    # --- other subjects
 
     def aside(self, tone: str) -> str:
-        """Remark that all is "fine" with another team's business, or on a small "trouble" with it."""
+        """A remark about another team's subject: all is "fine", or a small "trouble"."""
         first, second = self._aside(tone), self._aside(tone)
         frame = self.scene.pick(self.content.frames[tone]) if first != second else "{aside}"
         words = [self.scene.say(aside.text) for aside in (first, second)]
         return sentence(self.scene.say(frame, aside=words[0], aside2=words[1]))
 
     def past(self) -> list[str]:
-        """Tell of another team's business that is over and done with; one to three sentences."""
+        """One to three sentences about another team's subject that has been solved."""
         scene, frames = self.scene, self.content.frames
         team = scene.pick(self.others)
         words = {kind: scene.say(self._aside(kind, team).text) for kind in ("matter", "clause", "solved")}
@@ -139,13 +139,13 @@ class Parts:
         return told
 
     def negation(self) -> str:
-        """Say what the ticket is not about."""
+        """A sentence that says what the ticket is not about."""
         topics = [self.scene.say(self._aside("not").text) for _ in range(2)]
         frame = self.scene.pick(self.content.frames["negation"])
         return sentence(self.scene.say(frame, topic=topics[0], topic2=topics[1]))
 
     def _aside(self, kind: str, team: str | None = None) -> Aside:
-        """Pick a remark on another team's business that does not contradict this ticket's."""
+        """A remark about another team's subject that does not contradict this ticket."""
         fitting: list[Aside] = []
         while not fitting:
             asides = self.content.asides[team or self.scene.pick(self.others)][kind]
@@ -154,21 +154,21 @@ class Parts:
         return next(aside for aside in fitting if aside.text == text)
 
     def _fits(self, aside: Aside, kind: str) -> bool:
-        """Only what a ticket denies can contradict it; other remarks are on other orders."""
+        """Whether a remark fits: only denied topics can contradict a ticket; others are on other orders."""
         if kind == "not":
             return aside.topic not in self.subject.avoid
         return self.subject.item != "no" or not aside.needs_item
 
     def history(self, count: int) -> list[str]:
-        """Tell what leads up to the matter without naming any team's business."""
+        """Background sentences that mention no team's subject."""
         kinds = ["bought", "life", "life", *(["held"] if self.subject.item == "yes" else [])]
         lines = [self.fresh(self.content.filler[self.scene.pick(kinds)]) for _ in range(count)]
         return [sentence(self.scene.say(line)) for line in lines]
 
-    # --- around the matter
+    # --- the whole ticket
 
     def letter(self, body: list[str], closing: bool = True, paragraphs: bool = False) -> str:
-        """Put a greeting, the order number, a mood and a closing around the sentences."""
+        """The sentences with a greeting, an order number, a mood and a closing, each only sometimes."""
         scene, voice = self.scene, self.scene.voice.lines
         if self.chance(0.25):
             at = self.rng.randrange(1, len(body) + 1) if closing else 0
@@ -189,7 +189,7 @@ class Parts:
         return f"Subject: {sentence(self.scene.choose(self.subject.lines['short']), '')}\n\n{text}"
 
     def _paragraphs(self, body: Sequence[str]) -> str:
-        """Break the sentences into paragraphs of two to six."""
+        """Join the sentences to paragraphs of two to six."""
         out, since = [body[0]], 1
         for words in body[1:]:
             new = since >= 2 and (since >= 6 or self.chance(0.3))

@@ -1,4 +1,4 @@
-"""One customer, one product, one order: the words that a single ticket's templates draw on."""
+"""The customer, product and order of one ticket, which fill the slots of its templates."""
 
 import random
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class Scene:
         return getattr(self, f"_{name}_slot")()
 
     def _thing_slot(self) -> str:
-        """Name the product, in full the first time, and sometimes the order with it."""
+        """The product's name: in full the first time, and sometimes with the order number."""
         if self.item_told:
             return f"{self.pick(('the', 'the', 'my', 'this' if not self.product.plural else 'these'))} " + (
                 self.pick((self.product.short, self.product.short, self.product.name))

@@ -28,7 +28,7 @@ AMERICAN = {
 
 
 def personal(text: str, rng: random.Random, contractions: float) -> str:
-    """Give a ticket its writer's habits; `contractions` is how often such writers contract."""
+    """Apply a writer's habits: contractions, with probability `contractions`, and American spelling."""
     if rng.random() < contractions:
         text = contract(text)
     elif rng.random() < 0.7:

@@ -26,7 +26,7 @@ def plain(parts: Parts) -> str:
 
 
 def distractor(parts: Parts) -> str:
-    """Other teams' business is mentioned in passing."""
+    """Other teams' subjects are mentioned in passing."""
     body = parts.matter(details=0.25)
     for _ in range(parts.rng.choice((1, 1, 2))):
         tone = parts.rng.choice(("fine", "fine", "trouble"))
@@ -112,7 +112,7 @@ def boundary(parts: Parts) -> str:
 
 
 def two_topics(parts: Parts) -> str:
-    """First a solved matter of another team; then the request, often in one sentence."""
+    """First a solved problem of another team, then the request, often in one sentence."""
     past = parts.past()
     if parts.chance(0.3):
         past += parts.past() if parts.chance(0.5) else [parts.aside("fine")]

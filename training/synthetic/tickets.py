@@ -8,14 +8,14 @@ from typing import Generic, TypeVar
 from training.synthetic.content import TEAMS, Boundary, Situation, content
 from training.synthetic.styles import STYLES, write
 
-# Shares in 100 tickets; the hard styles have more than a shop would see, because they teach more.
+# Tickets per 100; hard styles are more frequent than in a real shop, because training gains most from them.
 STYLE_SHARES = {
     "plain": 16, "distractor": 16, "request_last": 10, "negation": 7, "short": 7, "typos": 6, "long": 6,
     "boundary": 16, "two_topics": 16,
 }  # fmt: skip
 TEAM_SHARES = {"delivery": 25, "returns": 20, "payment": 21, "warranty": 18, "account": 16}
 MOST = 1_000_000  # tickets of one file; takes minutes, and all texts are kept in memory to avoid duplicates
-MAX_TRIES = 100  # for a text that was not written before; short ones repeat in large sets
+MAX_TRIES = 100  # attempts at a new text; short ones repeat in large sets
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Ticket:
 
 
 class Deck(Generic[T]):
-    """Deals every card of a shuffled deck before it shuffles again, so that nothing is left out."""
+    """Draws without replacement, and shuffles again when all cards are drawn, so that none is left out."""
 
     def __init__(self, cards: Sequence[T], rng: random.Random) -> None:
         self._cards, self._rng = list(cards), rng

@@ -1,4 +1,4 @@
-"""Text as people type it in a hurry: typing errors, chat spelling, missing capitals and commas."""
+"""Makes text look hurriedly typed: typing errors, chat spelling, missing capitals and commas."""
 
 import random
 import re
@@ -20,7 +20,7 @@ _WORD = re.compile(r"[A-Za-z]{3,}")
 
 
 def untidy(text: str, rng: random.Random) -> str:
-    """Write `text` the way a hurried customer would; how hurried is drawn for each ticket."""
+    """`text` with random changes of a hurried writer; their strength is drawn for each ticket."""
     if rng.random() < 0.55:
         text = chat_spelling(text, rng, rng.uniform(0.1, 0.7))
     if rng.random() < 0.6:
@@ -48,7 +48,7 @@ def chat_spelling(text: str, rng: random.Random, rate: float) -> str:
 
 
 def slips(text: str, rng: random.Random, rate: float) -> str:
-    """Make a typing error in each word with probability `rate`; order numbers and email addresses stay."""
+    """Make a typing error in each word with probability `rate`, except in order numbers and addresses."""
 
     def word(match: re.Match[str]) -> str:
         return slip(match.group(), rng) if rng.random() < rate else match.group()

@@ -23,6 +23,7 @@ from training.assess.label_errors import (
     error_probabilities,
     expected_errors,
     find_suspects,
+    write_suspects,
 )
 from training.assess.robustness import PLACES, in_filler, measure
 from training.data.corrections import COLUMNS, to_csv
@@ -283,7 +284,7 @@ def test_the_table_of_suspects_lies_beside_the_bundle(tmp_path, texts):
     tickets, _ = mislabelled(30, 0)
     dataset = Dataset(tickets, tickets, ("billing", "garden", "kitchen"), Faults())
     suspect = Suspect(4, tickets.ids[4], tickets.rows[4], tickets.teams[4], "garden", 0.87654)
-    train_command.write_suspects(tmp_path / "o", dataset, Checks([], [], [suspect]), texts, [])
+    write_suspects(tmp_path / "o.label_errors.csv", [suspect], dataset, texts)
     (line,) = csv.DictReader((tmp_path / "o.label_errors.csv").open(encoding="utf-8-sig"))
     assert (line["ticket_id"], line["probability_wrong"]) == (tickets.ids[4], "0.8765")
     assert line["text"] == (tickets.texts[4] if texts else "")

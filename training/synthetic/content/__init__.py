@@ -1,4 +1,4 @@
-"""What the synthetic tickets say, as TOML files that people read and edit; this module reads them."""
+"""Reads the templates of the synthetic tickets, which are TOML files for people to edit."""
 
 import tomllib
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Situation:
-    """One thing that customers write to one team about."""
+    """A subject that customers write to one team about."""
 
     team: str
     name: str
@@ -46,7 +46,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Voice:
-    """How one kind of person writes."""
+    """The templates of one kind of writer."""
 
     name: str
     contractions: float  # the share of tickets that contract where they can
@@ -55,7 +55,7 @@ class Voice:
 
 @dataclass(frozen=True)
 class Aside:
-    """A remark on another team's business."""
+    """A remark about another team's subject."""
 
     text: str
     topic: str | None
