@@ -320,7 +320,7 @@ def _four_axes(mask: Tensor | None) -> Tensor | None:
 
 
 def _formula_on_cpu(q: Tensor, v: Tensor, return_weights: bool) -> bool:
-    """Whether the formula must do, because PyTorch's fused function gives no weights and wants d_v = d_k."""
+    """Whether to use the formula: PyTorch's fused function returns no weights and requires d_v = d_k."""
     return return_weights or q.shape[-1] != v.shape[-1]
 
 

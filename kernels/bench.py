@@ -19,7 +19,7 @@ KERNELS = ("attention_forward", "attention_backward_q", "attention_backward_kv",
 
 @dataclasses.dataclass(frozen=True)
 class Multiprocessor:
-    """What the blocks on one multiprocessor share (CUDA C++ Programming Guide, technical specifications)."""
+    """The limits of one multiprocessor (CUDA C++ Programming Guide, technical specifications)."""
 
     warps: int
     blocks: int
@@ -40,7 +40,7 @@ RESERVED_SHARED_BYTES = 1024  # of each block, by the system, from sm_80 on
 
 
 def resident_warps(usage: compile.Usage, threads: int, architecture: str) -> int:
-    """Warps of one kernel that a multiprocessor holds at once."""
+    """The number of resident warps of one kernel per multiprocessor."""
     limits = MULTIPROCESSORS[architecture]
     warps_per_block = threads // 32
     registers_per_warp = math.ceil(usage.registers * 32 / 256) * 256

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept between runs, so that a half-written or damaged file does no harm."""
+"""The disk cache of compiled kernels; incomplete or damaged files are detected and replaced."""
 
 import contextlib
 import hashlib
@@ -20,7 +20,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def cached(path: pathlib.Path, build: Callable[[], bytes]) -> bytes:
-    """The bytes kept at `path`, or those of `build`, kept from now on.
+    """The cached bytes at `path`, or those of `build`, which are then cached.
 
     A file is the SHA-256 of the content, then the content; anything else is built again. Two processes may
     build the same entry at once: each renames a complete file into place. A folder that cannot be written to

@@ -1,4 +1,4 @@
-"""All of the proof that attention.cu is right, without a GPU. It ends with one table."""
+"""All checks of attention.cu that need no GPU; prints one table."""
 
 import argparse
 import dataclasses

@@ -21,7 +21,7 @@ class CompileError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """What one kernel takes, as the assembler reports it."""
+    """The resources of one kernel, as the assembler reports them."""
 
     registers: int  # of each thread
     stack_bytes: int  # of each thread, in slow local memory
@@ -58,7 +58,7 @@ def nvrtc_version() -> str:
 
 @functools.cache
 def known_architectures() -> tuple[int, ...]:
-    """Those that this NVRTC makes machine code for, as numbers: 90 for sm_90."""
+    """The architectures that this NVRTC supports, as numbers: 90 for sm_90."""
     _, numbers = _nvrtc().nvrtcGetSupportedArchs()
     return tuple(sorted(numbers))
 

@@ -22,7 +22,7 @@ class Outcome:
 
     @property
     def margin(self) -> float:
-        """The largest error as a multiple of what rounding may do; infinite where the emulator stopped."""
+        """The largest error as a multiple of the rounding allowance; infinite if the emulator stopped."""
         return max((error.share for error in self.errors.values()), default=math.inf)
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ def results(
     source: pathlib.Path = emulator.KERNEL_SOURCE,
     launcher: types.ModuleType = launch,
 ) -> dict[str, Tensor]:
-    """What the kernels make of `inputs`, with the case's thread order and guard pages."""
+    """The kernels' results for `inputs`, with the case's thread order and guard pages."""
     device = emulator.Emulator(case.order, seed=seed, at_end=case.at_end, source=source)
     with device:
         got = cases.run(device, inputs.map(device.place), case.causal, launcher)
@@ -50,7 +50,7 @@ def outcome(
     source: pathlib.Path = emulator.KERNEL_SOURCE,
     launcher: types.ModuleType = launch,
 ) -> Outcome:
-    """Draw inputs from the seed, emulate, and hold the results to the float64 formula."""
+    """Draw inputs from the seed, emulate, and compare the results with the float64 formula."""
     inputs = cases.draw(case, seed)
     try:
         got = results(case, inputs, seed, source, launcher)

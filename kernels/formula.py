@@ -1,4 +1,4 @@
-"""Attention as the formula reads: softmax(Q Kᵀ / √d_k + mask) V. All else is held to it."""
+"""Attention as the formula reads: softmax(Q Kᵀ / √d_k + mask) V. All implementations are compared with it."""
 
 import math
 
@@ -17,7 +17,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tu
     if mask is None:
         weights = torch.softmax(scores, dim=-1)
     else:
-        # softmax of a row of -inf is NaN, and so is its gradient: such a row is let in, and taken out after.
+        # softmax of a row of -inf is NaN, as is its gradient: unmask such a row, and set it to 0 afterwards.
         reads_nothing = (mask == -math.inf).all(dim=-1, keepdim=True)
         weights = torch.softmax(scores + mask.masked_fill(reads_nothing, 0.0), dim=-1)
         weights = weights.masked_fill(reads_nothing, 0.0)

@@ -66,7 +66,7 @@ class Variant:
 
 
 def variants(dtype: torch.dtype, d_k: int, d_v: int) -> list[Variant]:
-    """All that `plan` may ask for, whatever the lengths."""
+    """All variants that `plan` can return for any lengths."""
     rows = (1,) if dtype == torch.float64 else (1, 2)
     return [Variant(TYPES[dtype], d_k, d_v, one) for one in rows]
 
@@ -113,7 +113,7 @@ def accumulate_type(dtype: torch.dtype) -> torch.dtype:
 
 
 def refuse_unsupported(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise ValueError, with a list of what is supported, for what attention.cu cannot take."""
+    """Raise ValueError, with a list of what is supported, for inputs that attention.cu does not support."""
     d_k, d_v = q.shape[-1], v.shape[-1]
     if q.dtype not in TYPES or d_k not in HEAD_SIZES or d_v not in HEAD_SIZES:
         raise ValueError(

@@ -20,7 +20,7 @@ class DisassemblerError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """One pass through an innermost loop, by the shortest way: conditional parts are skipped."""
+    """One iteration of an innermost loop on the shortest path, without conditional parts."""
 
     counts: collections.Counter[str]  # of each instruction, by its name with its width: LDS.128
 
@@ -110,7 +110,7 @@ def _name(instruction: str) -> str:
 
 
 def _following(at: int, instruction: str, labels: dict[str, int]) -> list[int]:
-    """Where execution may go on."""
+    """The possible next instructions."""
     name = _name(instruction)
     if name not in ("BRA", "EXIT"):
         return [at + 1]
@@ -120,7 +120,7 @@ def _following(at: int, instruction: str, labels: dict[str, int]) -> list[int]:
 
 
 def _shortest_way(following: list[list[int]], start: int, end: int) -> list[int]:
-    """The fewest instructions from start to end, forward only; empty if there is no way."""
+    """The shortest path of instructions from start to end, forward only; empty if there is none."""
     before: dict[int, int] = {}
     steps = {start: 0}
     for at in range(start, end):

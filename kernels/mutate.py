@@ -1,4 +1,4 @@
-"""Break attention.cu and its launcher in small ways, one at a time, and see that the checks catch each."""
+"""Mutation tests of attention.cu and its launcher: the checks must catch each mutation."""
 
 # ruff: noqa: E501  (a table, a mutation a line)
 
@@ -36,7 +36,7 @@ class Mutation:
         return self.old.join(parts[:at]) + self.new + self.old.join(parts[at:])
 
 
-# Few cases and few variants to compile: a mutation that these do not catch shows a hole in them.
+# Few cases and few variants, to save compilation; a mutation that they miss shows a gap in the checks.
 CASES = [
     Case(n=65, m=129, mask="full", lengths="some", causal=False, order="reverse"),
     Case(n=129, m=129, mask="none", lengths="none", causal=True, weights=False, order="in order"),
@@ -149,7 +149,7 @@ class Catch:
     margin: float  # how many times what rounding may do; infinite where no number is needed to see it
 
 
-# A wrong number must be wrong by so many times what rounding may do, so that no mutation is caught by luck.
+# A result counts as wrong from this multiple of the rounding allowance, so that no mutation is caught by chance.
 MARGIN = 10.0
 
 
@@ -189,13 +189,13 @@ CHECKS: list[Callable[[pathlib.Path, types.ModuleType], Catch | None]] = [
 def caught(
     source: pathlib.Path = emulator.KERNEL_SOURCE, launcher: types.ModuleType = launch, first: int = 0
 ) -> Catch | None:
-    """How the checks catch a wrong kernel or launcher, beginning with check `first`; None if they do not."""
+    """The check that catches a wrong kernel or launcher, starting with check `first`; None if none does."""
     catches = (check(source, launcher) for check in CHECKS[first:] + CHECKS[:first])
     return next((catch for catch in catches if catch), None)
 
 
 def run(mutation: Mutation) -> Catch | None:
-    """Break the kernel, or the launcher, and see how that is caught."""
+    """Apply one mutation to the kernel or launcher, and run the checks."""
     if mutation in LAUNCHER_MUTATIONS:
         return caught(launcher=broken_launcher(mutation), first=mutation.first)
     source = emulator.KERNEL_SOURCE.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""How far rounding alone may carry the kernels' results from the formula, element by element.
+"""The rounding error that is allowed between the kernels' results and the formula, element by element.
 
 `judge` holds results to the formula in float64. What they may be off by is computed for each element, with
 the float64 numbers themselves, by following every rounding to the end. One rounding is off by at most u of
@@ -41,7 +41,7 @@ CLOSE = {
 
 @dataclasses.dataclass(frozen=True)
 class Error:
-    """How far one result is off; infinite for a NaN."""
+    """The error of one result; infinite for a NaN."""
 
     share: (
         float  # of what rounding may do, beyond half a step of the stored type; above 1 the result is wrong
@@ -51,7 +51,7 @@ class Error:
 
 @torch.no_grad()
 def judge(got: dict[str, Tensor], inputs: Inputs, causal: bool) -> dict[str, Error]:
-    """Hold each result (`out`, `weights`, `q_grad`, `k_grad`, `v_grad`) to the formula."""
+    """Compare each result (`out`, `weights`, `q_grad`, `k_grad`, `v_grad`) with the formula."""
     results, found = reference(inputs, causal), {}
     for name, x in got.items():
         wanted, variance = results[name]
@@ -90,7 +90,7 @@ class Total:
 
 
 def totals(found: Iterable[tuple[Case, dict[str, Error]]]) -> dict[torch.dtype, Total]:
-    """What all cases of each type come to."""
+    """The errors of all cases, by type."""
     sums: dict[torch.dtype, Total] = {}
     for case, errors in found:
         for error in errors.values():
@@ -100,7 +100,7 @@ def totals(found: Iterable[tuple[Case, dict[str, Error]]]) -> dict[torch.dtype, 
 
 
 def shares(sums: dict[torch.dtype, Total]) -> str:
-    """For a report: what the largest errors are of what rounding may do."""
+    """For a report: the largest errors as multiples of the rounding allowance."""
     each = (f"{launch.TYPES[dtype]} {total.share:.2f}" for dtype, total in sums.items())
     return f"at most {', '.join(each)} of what rounding may do"
 

@@ -31,7 +31,7 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of labelled tickets beside the repository; tests that need it skip where it is absent."""
+    """The folder of labelled tickets beside the repository; tests that need it are skipped without it."""
     if not SHARED_DATA.is_dir():
         pytest.skip("the labelled tickets in ../shared/data are not here")
     return SHARED_DATA

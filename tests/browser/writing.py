@@ -1,4 +1,4 @@
-"""Writing a ticket into the page and waiting for all that follows from it."""
+"""Enters a ticket into the page and waits for the answer and the heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shipped bundle must leave to a person, with the reason it gives, and what it must not."""
+"""Which tickets the shipped bundle sends to review, and with which reason; and which it must not."""
 
 from __future__ import annotations
 

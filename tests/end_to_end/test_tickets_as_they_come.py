@@ -60,7 +60,7 @@ def squeezed(text: str) -> str:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_mail_keeps_the_request_and_loses_what_is_around_it(form, tickets):
+def test_cleaning_a_mail_keeps_only_the_request(form, tickets):
     for seed, ticket in enumerate(tickets):
         below = around(seed)
         cleaned = squeezed(join(None, as_mail(ticket.text, form, seed)).text)
@@ -72,7 +72,7 @@ def test_a_mail_keeps_the_request_and_loses_what_is_around_it(form, tickets):
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_long_mail_loses_nothing_of_its_story(form, place, tickets):
+def test_a_long_mail_keeps_all_its_text(form, place, tickets):
     for seed, ticket in enumerate(tickets[:10]):
         story = in_filler(ticket.text, place, seed)
         cleaned = squeezed(join(None, as_mail(story, form, seed)).text)
@@ -93,7 +93,7 @@ def test_mail_around_a_ticket_does_not_change_its_team(form, bundle, known):
 
 @pytest.mark.parametrize("form", ["plain", "web"])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_request_in_two_thousand_words_is_found_wherever_it_stands(form, place, bundle, known):
+def test_a_request_is_found_anywhere_in_two_thousand_words(form, place, bundle, known):
     if bundle.config.max_tokens < LONGEST_STORY_TOKENS:
         pytest.xfail(f"the shipped bundle reads only {bundle.config.max_tokens} tokens")
     stories = [as_mail(in_filler(ticket.text, place, n), form, n) for n, ticket in enumerate(known)]
@@ -108,7 +108,7 @@ def test_a_request_in_two_thousand_words_is_found_wherever_it_stands(form, place
 @pytest.mark.parametrize(
     "kind", ["job", "weather", "creative", "noise", "vague", "other_language", "knowledge", "chat"]
 )
-def test_what_is_no_ticket_goes_to_review(kind, bundle):
+def test_texts_that_are_not_tickets_go_to_review(kind, bundle):
     if bundle.config.out_of_scope.min_typicality is None:
         pytest.xfail("the shipped bundle does not know what is out of scope")
     texts = sorted({found.text for found in out_of_scope(600, seed=5, split="test") if found.kind == kind})

@@ -1,4 +1,4 @@
-"""A graph with the bundle's inputs and outputs, small enough to write by hand, and ways to spoil it."""
+"""A small graph with the bundle's inputs and outputs, and invalid variants of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Absence notices and bounces by their wording, and what only sounds like them. All texts are made up."""
+"""Absence notices, bounces, and similar texts that are neither. All texts are made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file is written whole or not at all."""
+"""Files are written atomically."""
 
 from pathlib import Path
 

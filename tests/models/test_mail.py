@@ -1,4 +1,4 @@
-"""What mail wraps around a request, one wrapping at a time. All tickets are made up."""
+"""Dropping markup, quotes, forwards, signatures and banners, each alone. All tickets are made up."""
 
 from __future__ import annotations
 

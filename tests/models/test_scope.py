@@ -1,4 +1,4 @@
-"""What speaks against leaving a ticket to the router. All tickets are made up."""
+"""Review reasons by scope. All tickets are made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way for ASCII text gives exactly what the library gives."""
+"""The fast path for ASCII text gives the same tokens as the library."""
 
 from __future__ import annotations
 

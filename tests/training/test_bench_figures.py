@@ -32,7 +32,7 @@ def test_recall_keeps_95_percent_of_what_is_known():
     assert recall_out_of_scope(known, known) == pytest.approx(0.05)
 
 
-def test_a_fifth_is_held_out_whatever_its_case_and_spaces():
+def test_a_fifth_is_held_out_regardless_of_case_and_spaces():
     texts = [f"ticket {number}" for number in range(2_000)]
     held_out = [is_held_out(text) for text in texts]
     assert 0.17 < np.mean(held_out) < 0.23

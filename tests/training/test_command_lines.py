@@ -1,4 +1,4 @@
-"""What a person may give to the commands of the training room: refused with exit code 2 and the reason."""
+"""Invalid input to the training commands: exit code 2 and the reason."""
 
 import json
 import os
@@ -122,7 +122,7 @@ def test_numbers_no_one_can_mean_are_one_bad_row(tmp_path):
     assert [(fault.kind, fault.rows) for fault in faults] == [("malformed_row", [2])]
 
 
-def test_nothing_is_nothing_in_every_format(tmp_path):
+def test_missing_values_are_empty_in_every_format(tmp_path):
     """A missing number is NaN in Parquet and in some programs' JSON; it is no team of that name."""
     (tmp_path / "t.jsonl").write_text('{"text": "some words", "team": NaN}\n{"text": "x y", "team": "a"}\n')
     table = pyarrow.table({"text": ["some words", "x y"], "team": [float("nan"), 7.0]})
@@ -197,7 +197,7 @@ def test_one_team_is_named_and_so_is_what_may_be_wrong(tmp_path):
 
 
 @pytest.mark.parametrize("same", [str, "the same text for {}".format])
-def test_equal_texts_alone_leave_nothing_to_validate_on(tmp_path, same):
+def test_equal_texts_leave_no_ticket_to_validate_on(tmp_path, same):
     rows = [{**row, "text": same(row["team"] if same is not str else "one text")} for row in ticket_rows(30)]
     with pytest.raises(DataError, match="each team needs two different texts"):
         load_dataset(write_csv(tmp_path / "t.csv", rows))
@@ -220,7 +220,7 @@ def test_validation_on_the_training_tickets_stops(tickets_csv, tmp_path, capsys)
     refused(capsys, "is a folder")
 
 
-def test_without_a_word_that_comes_twice_there_is_nothing_to_learn(tmp_path, capsys):
+def test_data_without_a_repeated_word_is_refused(tmp_path, capsys):
     rows = [{"text": f"a{n:03}z{n:03}".translate(LETTERS), "team": "xy"[n % 2]} for n in range(40)]
     assert train(write_csv(tmp_path / "t.csv", rows), tmp_path / "o") == REFUSED
     refused(capsys, "no word occurs 2 times")
@@ -229,7 +229,7 @@ def test_without_a_word_that_comes_twice_there_is_nothing_to_learn(tmp_path, cap
 LETTERS = str.maketrans("0123456789", "bcdfghjklm")
 
 
-def test_a_corrected_team_that_no_ticket_has_is_told(tickets_csv, tmp_path):
+def test_a_new_team_in_a_correction_is_reported(tickets_csv, tmp_path):
     data = tickets_csv()
     wrong = [{"ticket_id": ticket_rows(1)[0]["ticket_id"], "corrected_team": "gardn"}]
     told = load_dataset(data, corrections=write_csv(tmp_path / "c.csv", wrong)).faults
@@ -297,7 +297,7 @@ def test_a_recipe_that_is_not_there_is_named_with_those_that_are(name):
         load_recipe("defualt")
 
 
-def test_a_learning_rate_that_breaks_the_loss_is_told(tickets_csv, tmp_path, capsys, monkeypatch):
+def test_a_learning_rate_that_makes_the_loss_infinite_is_reported(tickets_csv, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         "training.fit.loop.F.cross_entropy", lambda logits, *_, **__: logits.sum() * float("nan")
     )
@@ -306,7 +306,7 @@ def test_a_learning_rate_that_breaks_the_loss_is_told(tickets_csv, tmp_path, cap
     assert not (tmp_path / "o").exists()
 
 
-def test_a_device_that_is_not_there_is_told(tickets_csv, tmp_path, capsys, monkeypatch):
+def test_an_unavailable_device_is_reported(tickets_csv, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert train(tickets_csv(), tmp_path / "o", "--device", "cuda") == REFUSED
     refused(capsys, "--device cuda", "finds no GPU here", "--device cpu")
@@ -329,7 +329,7 @@ def test_a_router_is_trained_by_the_kernel_itself(tickets_csv, tmp_path, capsys)
 # ------------------------------------------------------------------------------------- where it is written
 
 
-def test_a_place_that_cannot_be_written_is_told_before_training(tickets_csv, tmp_path, capsys):
+def test_an_unwritable_folder_is_reported_before_training(tickets_csv, tmp_path, capsys):
     data = tickets_csv()
     (tmp_path / "file").write_text("x")
     (tmp_path / "full").mkdir()
@@ -345,7 +345,7 @@ def test_a_place_that_cannot_be_written_is_told_before_training(tickets_csv, tmp
         assert train(data, out) == REFUSED
         captured = capsys.readouterr()
         assert reason in captured.err
-        assert "tickets to train on" not in captured.out, "it was told too late"
+        assert "tickets to train on" not in captured.out, "it was reported too late"
     assert (tmp_path / "full" / "thing.txt").exists()
 
 
@@ -394,7 +394,7 @@ def test_corrections_that_cannot_be_read_stop_before_training_and_stay(tickets_c
 # ------------------------------------------------------------------------------------ what a run says
 
 
-def test_a_small_file_is_told_what_it_cannot_show(tickets_csv, tmp_path, capsys):
+def test_a_small_file_is_told_which_precision_it_cannot_show(tickets_csv, tmp_path, capsys):
     """A handful of validation tickets cannot show any usual precision, so none is routed."""
     out = tmp_path / "o"
     arguments = ["--data", str(tickets_csv(30)), "--out", str(out), "--recipe", "baseline", "--epochs", "12"]

@@ -18,7 +18,7 @@ def test_mcnemar_is_twice_the_tail_of_a_fair_coin(old, new):
     assert mcnemar(old, new) == mcnemar(new, old)
 
 
-def test_without_a_ticket_that_tells_them_apart_nothing_is_shown():
+def test_without_a_distinguishing_ticket_no_precision_is_shown():
     assert mcnemar(0, 0) == 1
 
 

@@ -171,7 +171,7 @@ def test_windows_cover_every_token_and_overlap_by_half(tokens):
         assert 0 < following - start <= 4
 
 
-def test_the_surest_window_speaks_and_short_tickets_are_read_whole():
+def test_the_window_with_the_largest_logit_is_selected_and_short_tickets_are_read_whole():
     shapes = []
 
     def run(ids: np.ndarray) -> np.ndarray:
@@ -215,7 +215,7 @@ def test_tickets_up_to_the_limit_are_scored_whole_and_memory_is_bounded(monkeypa
     assert max(rows * tokens for rows, tokens in shapes if rows > 1) <= 100
 
 
-def test_what_a_story_says_is_background():
+def test_the_median_over_windows_is_subtracted_as_background():
     outlier_text, request = [0.0, 2.0, 0.1], [1.4, 1.9, 0.0]
     long = np.array([outlier_text] * 8 + [request] + [outlier_text] * 8, np.float32)
     which, logits = select_window(long, is_long=True)
@@ -411,7 +411,7 @@ def test_prose_is_many_different_sentences():
     assert all(sentence[-1] in ".?!" and "\n" not in sentence for sentence in told)
 
 
-def test_a_ticket_stands_whole_somewhere_in_the_story():
+def test_a_ticket_is_embedded_unchanged_in_outlier_text():
     generator = np.random.default_rng(0)
     places = []
     for _ in range(50):
@@ -482,7 +482,7 @@ def teacher():
     return found
 
 
-def test_the_encoder_knows_what_words_mean(teacher):
+def test_similar_words_have_similar_vectors(teacher):
     vectors = teacher.vectors(["I want my money back", "please refund me", "the tomatoes are ripe"])
     assert vectors.shape == (3, 384)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3)

@@ -142,7 +142,7 @@ def test_a_sheet_of_open_document_is_read(tmp_path: Path) -> None:
         assert not list(faults)
 
 
-def test_what_is_no_workbook_is_told(tmp_path: Path) -> None:
+def test_an_invalid_workbook_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"not a spreadsheet.*name it \.csv"):
         rows_of(write(tmp_path / "t.xlsx", csv_text()))
     with zipfile.ZipFile(tmp_path / "u.xlsx", "w") as archive:

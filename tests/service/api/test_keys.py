@@ -1,4 +1,4 @@
-"""Who may call what."""
+"""API keys: which key may call which endpoint."""
 
 from __future__ import annotations
 

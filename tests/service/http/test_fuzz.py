@@ -1,4 +1,4 @@
-"""Whatever is sent, the service neither fails nor hangs nor grows."""
+"""For any request the service neither fails nor hangs, and its memory does not grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporary folders of processes that were killed are removed by the next start; those of the living stay."""
+"""The next start removes temporary folders of killed processes, and keeps those of running ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long tickets are read is what their validation tickets say."""
+"""The length up to which tickets are read whole is chosen on the validation tickets."""
 
 from types import SimpleNamespace
 

@@ -149,7 +149,7 @@ def test_a_team_with_few_tickets_stays_near_the_others():
     assert fit_shifts(odds, correct, team, 3, penalty=3.0)[2] == 0  # without tickets
 
 
-def test_no_ticket_speaks_for_itself():
+def test_shifts_are_cross_fitted():
     """A ticket's own outcome changes the shift of the other folds only."""
     odds, team = np.zeros(50), np.zeros(50, int)
     correct = np.ones(50)

@@ -41,7 +41,7 @@ def test_an_id_that_repeats_corrects_the_ticket_whose_text_is_shown(tmp_path) ->
 
 
 @pytest.mark.parametrize("shown", [{}, {"text": ""}, {"text": "another text"}, {"text_key": "t12"}])
-def test_a_correction_that_does_not_say_which_ticket_is_refused(tmp_path, shown: dict) -> None:
+def test_an_ambiguous_correction_is_refused(tmp_path, shown: dict) -> None:
     teams, faults = corrected(table(tmp_path / "c.csv", ticket_id="1", **shown), TWO)
     assert teams == [["old", "old"]]
     assert [(fault.kind, fault.effect, fault.rows) for fault in faults] == [
@@ -124,7 +124,7 @@ def test_quoting_has_a_way_back(cell: str) -> None:
 
 
 @pytest.mark.parametrize("content", ["something else\n", "ticket_id,corrected_team\n1,a,b\n", ""])
-def test_a_table_that_cannot_be_read_whole_stops(tmp_path, content: str) -> None:
+def test_a_table_with_unreadable_rows_stops(tmp_path, content: str) -> None:
     (tmp_path / "c.csv").write_text(content)
     with pytest.raises(DataError, match="has rows that cannot be read"):
         read_corrections(tmp_path / "c.csv")
@@ -143,7 +143,7 @@ def test_a_correction_leaves_every_other_ticket_on_its_side(tmp_path) -> None:
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="the exported cases in ../shared/cases are not here")
-def test_the_cases_that_people_reported() -> None:
+def test_reported_cases() -> None:
     folder = CASES / "corrections"
     filled = folder / "filled_in_by_excel.label_errors.csv"
     dataset = load_dataset(CASES / "noisy_umlaut_teams.csv", corrections=filled)

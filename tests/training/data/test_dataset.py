@@ -79,7 +79,7 @@ def test_texts_that_validation_also_holds_leave_training(tmp_path):
     assert [fault.rows for fault in dataset.faults if fault.kind == "leaked_text"] == [[62, 63, 64]]
 
 
-def test_ids_that_both_files_hold_are_told(tmp_path):
+def test_shared_ids_are_reported(tmp_path):
     valid = [{**row, "text": row["text"] + " again"} for row in ticket_rows(6)]
     dataset = load_dataset(folder_with(tmp_path, ticket_rows(60), valid))
     assert [fault.rows for fault in dataset.faults] == [[2, 3, 4, 5, 6, 7]]
@@ -120,7 +120,7 @@ def test_too_many_dropped_rows_stop_unless_allowed(tmp_path):
     assert kinds(load_dataset(path, max_dropped=0.1)) == {"empty_text": 3}
 
 
-def test_equal_texts_with_different_teams_and_look_alike_teams_are_told(tmp_path):
+def test_conflicting_labels_and_look_alike_teams_are_reported(tmp_path):
     rows = ticket_rows(60)
     rows += [{"ticket_id": "C", "text": rows[0]["text"], "team": "kitchen"}]
     rows += [
@@ -130,7 +130,7 @@ def test_equal_texts_with_different_teams_and_look_alike_teams_are_told(tmp_path
     assert found == {"conflicting_teams": 1, "look_alike_teams": 0}
 
 
-def test_all_faults_are_told_at_once(tmp_path):
+def test_all_faults_are_reported_at_once(tmp_path):
     train = [*ticket_rows(60), {"ticket_id": "X", "text": "", "team": "garden"}]
     valid = [*ticket_rows(60, seed=1), {"ticket_id": "V", "text": "new", "team": "unheard"}]
     valid += [{"ticket_id": "W", "text": "", "team": "garden"}]

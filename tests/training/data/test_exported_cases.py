@@ -46,7 +46,7 @@ def test_composed_and_decomposed_names_are_one_team() -> None:
     assert len(load_dataset(CASES / "nfd_teams.csv").teams) == 6
 
 
-def test_a_title_is_told_with_the_flag_that_skips_it() -> None:
+def test_a_title_above_the_header_suggests_skip_rows() -> None:
     with pytest.raises(DataError, match=r"the header seems to be row 4.*--skip-rows 3"):
         load_dataset(CASES / "title_rows.csv")
     dataset = load_dataset(CASES / "title_rows.csv", skip_rows=3)

@@ -1,4 +1,4 @@
-"""The side of a ticket follows from its own text or time; templates stay together; repetition is counted."""
+"""A ticket's side depends on its own text or time; templates stay together; repetition is counted."""
 
 import random
 
@@ -175,7 +175,7 @@ def test_what_is_no_time_is_no_number() -> None:
     assert np.isnan(seconds(["", "soon", "99.99.2026", "1" * 500], "closed")).all()
 
 
-def test_days_and_months_that_nothing_tells_apart_stop() -> None:
+def test_ambiguous_days_and_months_stop() -> None:
     with pytest.raises(DataError, match="day or the month"):
         seconds(["03/04/2026", "05/06/2026"], "closed")
     assert seconds(["03/04/2026", "25/06/2026"], "c")[0] == seconds(["2026-04-03"], "c")[0]
@@ -190,7 +190,7 @@ def test_a_column_without_times_stops(tmp_path) -> None:
 # ---------------------------------------------------------------------------------------------- leaks
 
 
-def test_words_that_give_the_team_away_are_told(tmp_path) -> None:
+def test_label_leaks_are_reported(tmp_path) -> None:
     given = rows(100)
     assert not list(
         find_leaks(Tickets(texts=[row["text"] for row in given], teams=[row["team"] for row in given]))
@@ -204,7 +204,7 @@ def test_words_that_give_the_team_away_are_told(tmp_path) -> None:
     assert "'q77' (100% of 'right', no other)" in str(fault)
 
 
-def test_a_word_that_other_teams_write_too_gives_nothing_away() -> None:
+def test_a_word_of_several_teams_is_not_a_leak() -> None:
     given = rows(100)
     texts = [
         row["text"] + (" please" if row["team"] == "left" or n < 2 else "") for n, row in enumerate(given)

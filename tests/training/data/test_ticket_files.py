@@ -111,7 +111,7 @@ def test_all_missing_columns_are_named_with_those_that_exist(tmp_path, name):
     assert "message, queue" in str(error.value)
 
 
-def test_semicolons_and_byte_order_mark_are_read_and_told(tmp_path):
+def test_semicolons_and_byte_order_mark_are_read_and_reported(tmp_path):
     path = write_csv(tmp_path / "t.csv", ticket_rows(6), delimiter=";", encoding="utf-8-sig")
     tickets, faults = read(path)
     assert len(tickets) == 6
@@ -131,7 +131,7 @@ def test_a_few_broken_bytes_are_dropped_and_named(tmp_path):
     assert fault(faults, "broken_encoding").rows == [3]
 
 
-def test_a_windows_file_is_read_and_its_encoding_is_told(tmp_path):
+def test_a_windows_file_is_read_and_its_encoding_is_reported(tmp_path):
     rows = [{**row, "text": row["text"] + " café"} for row in ticket_rows(30)]
     path = write_csv(tmp_path / "t.csv", rows, encoding="cp1252")
     tickets, faults = read(path)
@@ -179,7 +179,7 @@ def test_empty_lines_are_no_tickets(tmp_path):
     assert (tickets.ids, list(faults)) == (["A-1"], [])
 
 
-def test_a_huge_field_is_cut_and_told(tmp_path):
+def test_a_huge_field_is_cut_and_reported(tmp_path):
     tickets, faults = read(csv_with(tmp_path / "t.csv", [b"A-9," + b"word " * 100_000 + b",garden", *GOOD]))
     assert [len(text) for text in tickets.texts] == [100_000, 16, 17]
     assert fault(faults, "huge_text").rows == [2]
@@ -237,7 +237,7 @@ def test_white_space_around_team_names_makes_no_new_team(tmp_path):
     assert set(tickets.teams) == {"garden"}
 
 
-def test_a_repeated_row_is_dropped_and_a_reused_id_is_told(tmp_path):
+def test_a_repeated_row_is_dropped_and_a_reused_id_is_reported(tmp_path):
     lines = [*GOOD, b"A-1,The First  ticket,garden", b"A-2,another text,kitchen"]
     tickets, faults = read(csv_with(tmp_path / "t.csv", lines))
     assert tickets.rows == [2, 3, 5]

@@ -117,13 +117,13 @@ def test_each_ticket_of_a_batch_has_its_own_contrast_and_padding_has_no_effect(n
         assert not found[row, length:].any()
 
 
-def test_nobody_pays_who_does_not_ask(session):
+def test_attention_and_effects_cost_nothing_unless_requested(session):
     assert [node.name for node in session.get_inputs()] == ["input_ids"]
     (found,) = session.run(["effects"], {"input_ids": np.array([[4, 5]])})
     assert found.size == 0
 
 
-def test_a_reopened_network_gives_the_same_logits_and_weights(network):
+def test_from_onnx_gives_the_same_logits_and_weights(network):
     again = from_onnx(to_onnx(network))
     ids = torch.randint(1, CONFIG.vocab_size, (3, 11), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_a_reopened_network_gives_the_same_logits_and_weights(network):
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
 
 
-def test_reopening_another_graph_says_so():
+def test_from_onnx_refuses_other_graphs():
     from onnx import TensorProto, helper
 
     node = helper.make_node("Identity", ["input_ids"], ["logits"])

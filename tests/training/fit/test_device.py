@@ -124,7 +124,7 @@ def test_a_broken_kernel_trains_another_network(what, tmp_path, monkeypatch):
 
 
 @needs_emulator
-def test_a_run_goes_on_where_another_device_left_it(tmp_path, monkeypatch):
+def test_a_run_continues_on_another_device(tmp_path, monkeypatch):
     """Stopped in the emulator after two epochs, continued on the CPU, and the other way round."""
     _, wanted, history = trained(CPU, tmp_path / "whole", monkeypatch, recipe(epochs=3))
 
@@ -153,7 +153,7 @@ def test_on_the_cpu_attention_is_pytorchs(tmp_path, monkeypatch):
     assert launches() == before
 
 
-def test_a_device_that_is_not_there_is_told(monkeypatch):
+def test_an_unavailable_device_is_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == CPU
     with pytest.raises(DeviceError, match="finds no GPU here; use --device cpu"):

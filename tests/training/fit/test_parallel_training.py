@@ -1,4 +1,4 @@
-"""Two processes take the steps that one would take with the joint batch."""
+"""Two processes take the same steps as one process with the whole batch."""
 
 import json
 import os

@@ -31,7 +31,7 @@ NOTHING = TokenIds.from_rows([])
 TOKENS = TokenIds.from_rows([[2, 4, 2], [], [3], [4, 4, 4, 4], [5, 1]])
 
 
-def test_a_token_that_stands_four_times_counts_twice():
+def test_a_token_that_occurs_four_times_counts_twice():
     counted, paired = count_tokens(TOKENS, len(VOCABULARY), 11)
     assert counted.toarray()[3].tolist() == [0, 0, 0, 0, 2, 0]
     np.testing.assert_allclose(counted.toarray()[0], [0, 0, 2 / np.sqrt(2), 0, 1, 0])
@@ -43,7 +43,7 @@ def test_a_token_that_stands_four_times_counts_twice():
         assert pair_rows(TOKENS, 11)[TOKENS.starts[row] : TOKENS.starts[row + 1]].tolist() == expected
 
 
-def test_words_written_alike_share_their_ngrams():
+def test_words_with_similar_spelling_share_ngrams():
     assert ngrams("rake") == {" ra", "rak", "ake", "ke ", " rak", "rake", "ake ", " rake", "rake "}
     assert ngrams("##ke") == {"ke "}
     grams = fit_weights(TokenIds.from_rows([[2], [3], [2, 3]] + [[4]] * 9), VOCABULARY, 7).ngrams.toarray()
@@ -61,7 +61,7 @@ def products_of(tickets: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("balance", [0.0, 0.6])
-def test_leave_one_out_is_what_fitting_without_it_gives(balance):
+def test_leave_one_out_equals_fitting_without_the_ticket(balance):
     products, targets = products_of(30)
     targets[targets == 2] = np.where(np.arange(10) < 6, 0, 2)  # teams of different sizes
     found = leave_one_out(products, targets, 3, 2.0, balance)
@@ -73,7 +73,7 @@ def test_leave_one_out_is_what_fitting_without_it_gives(balance):
         np.testing.assert_allclose(found[ticket], expected, atol=1e-3)
 
 
-def test_small_teams_count_more_and_all_together_the_same():
+def test_sample_weights_favour_small_teams_and_average_one():
     weight = sample_weights(np.array([0] * 9 + [1]), 0.5)
     assert weight[-1] == pytest.approx(3 * weight[0])
     assert weight.mean() == pytest.approx(1)
@@ -108,7 +108,7 @@ def fitted():
     return tokenizer, examples, counts, settings
 
 
-def test_the_folded_tables_give_what_ridge_regression_gives(fitted):
+def test_the_tables_give_the_scores_of_ridge_regression(fitted):
     tokenizer, examples, counts, settings = fitted
     entries = sorted(tokenizer.library.get_vocab().items(), key=lambda entry: entry[1])
     weights = fit_weights(examples.tokens, [entry for entry, _ in entries], 64)
@@ -126,7 +126,7 @@ def inner_of(some, others):
     return (some @ others.T).toarray()
 
 
-def test_word_counts_learn_and_read_words_they_never_saw(fitted):
+def test_word_counts_score_unseen_words_by_their_ngrams(fitted):
     tokenizer, _, counts, settings = fitted
     assert settings.accuracy > 0.9
     assert f"{settings.accuracy:.4f}" in describe(settings)
@@ -134,7 +134,7 @@ def test_word_counts_learn_and_read_words_they_never_saw(fitted):
     assert predict(counts, tokens).argmax(dim=1).tolist() == [0, 1]
 
 
-def test_what_is_for_no_team_scores_for_none(fitted):
+def test_outlier_texts_score_low_for_every_team(fitted):
     tokenizer, examples, counts, _ = fitted
     told = tokenizer.encode("my mower and the money in spring").ids
     texts = TokenIds.from_rows([told] * 10)
@@ -148,7 +148,7 @@ def test_what_is_for_no_team_scores_for_none(fitted):
     assert len(outliers(examples)) == 0
 
 
-def test_of_more_tickets_than_can_be_fitted_a_part_is(fitted, monkeypatch):
+def test_at_most_the_maximum_number_of_tickets_is_fitted(fitted, monkeypatch):
     tokenizer, examples, counts, _ = fitted
     monkeypatch.setattr(word_counts, "MOST_FITTED", 20)
     monkeypatch.setattr(word_counts, "MOST_COMPARED", 15)
@@ -156,7 +156,7 @@ def test_of_more_tickets_than_can_be_fitted_a_part_is(fitted, monkeypatch):
     assert (predict(again, examples.tokens).argmax(dim=1) == examples.targets).double().mean() > 0.8
 
 
-def test_scores_do_not_depend_on_padding_and_nothing_scores_the_bias():
+def test_padding_does_not_change_scores_and_padding_alone_gives_the_bias():
     torch.manual_seed(0)
     counts = WordCounts(NetworkConfig(9, 3, positions="relative", counts=16))
     for table in (counts.token, counts.bigram):
@@ -170,7 +170,7 @@ def test_scores_do_not_depend_on_padding_and_nothing_scores_the_bias():
 # ------------------------------------------------------------------------------ the network beside them
 
 
-def test_the_share_is_the_usual_one_unless_the_tickets_say_otherwise():
+def test_the_share_is_the_prior_one_unless_the_tickets_differ():
     generator = np.random.default_rng(0)
     targets = np.arange(200) % 2
     right = np.eye(2)[targets] * 4
@@ -192,7 +192,7 @@ def test_a_batch_of_long_tickets_is_smaller():
     assert not list(batches_by_length(np.zeros(0, int), 64))
 
 
-def test_chosen_rows_stand_in_their_order():
+def test_select_keeps_the_given_order():
     chosen = TOKENS.select(np.array([3, 1, 0]))
     assert chosen.lengths.tolist() == [4, 0, 3]
     assert chosen.flat.tolist() == [4, 4, 4, 4, 2, 4, 2]

@@ -175,7 +175,7 @@ def test_the_csv_is_corrected_and_fed_back(tmp_path):
     assert sum(team != originals[ticket_id] for ticket_id, team in by_id.items()) == 5
 
 
-def test_a_correction_for_an_unknown_ticket_is_told(tmp_path):
+def test_a_correction_for_an_unknown_ticket_is_reported(tmp_path):
     data = write_csv(tmp_path / "t.csv", ticket_rows(60))
     wrong = write_csv(tmp_path / "c.csv", [{"ticket_id": "nobody", "corrected_team": "garden"}])
     assert load_dataset(data, corrections=wrong).faults.count("unknown_correction") == 1
@@ -185,7 +185,7 @@ def test_a_correction_for_an_unknown_ticket_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_request_stands_where_it_should_in_a_long_story(place):
+def test_the_request_is_at_its_place_in_the_filler(place):
     text = in_filler("My parcel is lost.", place)
     assert 1_990 <= len(text.split()) <= 2_030
     at = text.index("My parcel is lost.") / len(text)
@@ -242,7 +242,7 @@ def reported(tmp_path_factory):
     return folder, rows
 
 
-def test_the_page_stands_alone_and_every_picture_is_described(reported):
+def test_the_page_is_self_contained_and_every_picture_is_described(reported):
     folder, _ = reported
     page = Page((folder / "texts" / "report.html").read_text())
     assert all(address.startswith("data:image/svg+xml;base64,") for address in page.addresses)
@@ -280,7 +280,7 @@ def test_the_figures_are_those_of_the_bundle_and_the_baselines_stand_beside(repo
 
 
 @pytest.mark.parametrize("texts", [True, False])
-def test_the_table_of_suspects_lies_beside_the_bundle(tmp_path, texts):
+def test_the_table_of_suspects_is_written_beside_the_bundle(tmp_path, texts):
     tickets, _ = mislabelled(30, 0)
     dataset = Dataset(tickets, tickets, ("billing", "garden", "kitchen"), Faults())
     suspect = Suspect(4, tickets.ids[4], tickets.rows[4], tickets.teams[4], "garden", 0.87654)
@@ -290,7 +290,7 @@ def test_the_table_of_suspects_lies_beside_the_bundle(tmp_path, texts):
     assert line["text"] == (tickets.texts[4] if texts else "")
 
 
-def test_the_shipped_bundle_gives_no_ticket_away(larkfield, shipped_bundle):
+def test_the_shipped_bundle_contains_no_ticket_text(larkfield, shipped_bundle):
     """Every file but the graph, against the first words of every ticket that is longer than a greeting."""
     names = ["config.json", "MODEL_CARD.md", "tokenizer.json", "report.json", "report.html"]
     shipped = [
@@ -324,7 +324,7 @@ def test_without_data_it_trains_on_synthetic_tickets(tmp_path, capsys, monkeypat
     assert verify_bundle(tmp_path / "o").teams == ["account", "delivery", "payment", "returns", "warranty"]
 
 
-def test_synthetic_tickets_beside_real_ones_are_trained_on_and_told(tmp_path, capsys):
+def test_synthetic_tickets_are_added_to_real_ones_and_reported(tmp_path, capsys):
     written = generate(120, seed=1)
     rows = [{"ticket_id": t.ticket_id, "text": t.text, "team": t.team, "style": t.style} for t in written]
     data = write_csv(tmp_path / "t.csv", rows)
@@ -403,7 +403,7 @@ def test_pictures_of_few_and_of_many_teams(teams):
     assert image.count("team ") == min(teams, pictures.MOST_TEAMS)
 
 
-def test_suspicions_of_a_weak_judge_are_told_with_its_own_mistakes():
+def test_suspects_of_an_inaccurate_model_come_with_a_warning():
     suspect = Suspect(0, "E-1", 2, "garden", "kitchen", 0.9)
     weak, strong = (Baseline("words", None, share, share, 1, 1, 0.0) for share in (0.72, 0.95))
     assert "wrong on 28% of the validation tickets" in Checks([weak], [], [suspect]).doubt

@@ -43,7 +43,7 @@ def test_another_seed_gives_other_tickets(tickets):
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_the_file_has_the_same_bytes_whatever_the_hash_seed(tmp_path, hash_seed):
+def test_the_file_has_the_same_bytes_for_any_hash_seed(tmp_path, hash_seed):
     write_file(["--count", "200", "--seed", "7", "--out", str(tmp_path / "here.csv")])
     command = [sys.executable, "-m", "training.synthetic", "--count", "200", "--seed", "7", "--out"]
     subprocess.run([*command, str(tmp_path / "there.csv")], check=True, env={"PYTHONHASHSEED": hash_seed})
@@ -126,7 +126,7 @@ def test_styles_have_their_marks(tickets):
 # ------------------------------------------------------------------ labels by construction
 
 
-def test_a_boundary_ticket_says_the_one_clue_that_decides():
+def test_a_boundary_ticket_contains_the_clue_for_its_team():
     """Both sides draw on the same shared lines, so the clue alone must tell the teams apart."""
     for pair in content().boundaries:
         for team, clues in pair.clues.items():
@@ -159,7 +159,7 @@ CLUE_WORDS = {
 
 
 @pytest.mark.parametrize(("side", "must"), CLUE_WORDS.items(), ids=[f"{a}-{b}" for a, b in CLUE_WORDS])
-def test_each_clue_speaks_to_its_side_of_the_policy(side, must):
+def test_each_clue_follows_the_policy_of_its_team(side, must):
     pair, team = side
     boundary = next(found for found in content().boundaries if found.name == pair)
     for line in boundary.clues[team]:
