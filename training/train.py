@@ -37,14 +37,9 @@ from training.fit.device import CPU, DEVICE_NAMES, Device, DeviceError, choose_d
 from training.fit.loop import CheckpointError, Epoch
 from training.fit.trainer import find_teacher, make_tokenizer, train
 from training.recipe import LARGEST_SEED, MOST_EPOCHS, Recipe, RecipeError, load_recipe, recipe_names
-from training.report.card import model_card
-from training.report.console import summary
-from training.report.figures import figures, to_json
-from training.report.page import page
-from training.synthetic import generate
+from training.report import card, console, figures, page
+from training.synthetic import MOST, generate, write_csv
 from training.synthetic.dataset import add_synthetic
-from training.synthetic.files import write_csv
-from training.synthetic.tickets import MOST
 
 SYNTHETIC_TICKETS = 6_000
 LONGEST_NAME = 200
@@ -103,14 +98,14 @@ def run(
     bundle = with_metrics(bundle, answers, evaluation)
     checks = Checks() if report == "none" else check(bundle, dataset, recipe.seed)
     texts = report == "texts"
-    content = figures(bundle.config, dataset, history, answers, evaluation, checks, texts)
+    content = figures.figures(bundle.config, dataset, history, answers, evaluation, checks, texts)
     write_bundle(
         out,
         model=model,
         tokenizer_json=tokenizer.library.to_str(),
         config=bundle.config,
-        model_card=model_card(bundle.config, dataset, evaluation, checks),
-        reports={"report.html": page(content), "report.json": to_json(content)},
+        model_card=card.model_card(bundle.config, dataset, evaluation, checks),
+        reports={"report.html": page.page(content), "report.json": figures.to_json(content)},
     )
     write_suspects(label_errors(out), checks.suspects, dataset, texts, done)
     shutil.rmtree(work, ignore_errors=True)
@@ -310,7 +305,7 @@ def command(options: argparse.Namespace) -> int:
     distributed.stop()
     if result is None:
         return 0
-    print(summary(result.bundle, dataset, result.evaluation, result.checks, label_errors(out).name))
+    print(console.summary(result.bundle, dataset, result.evaluation, result.checks, label_errors(out).name))
     shown = options.out.with_name(out.name)
     print(f"bundle: {shown}   serve it: make serve BUNDLE={shown}")
     if out != asked and options.data:

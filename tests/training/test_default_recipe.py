@@ -401,14 +401,14 @@ def test_a_stopped_run_continues_to_the_same_weights(quick, dataset, tmp_path):
     assert torch.equal(weights(tmp_path / "stopped.pt"), whole)
 
 
-# ------------------------------------------------------------------------------------------------- prose
+# ------------------------------------------------------------------------------------------ outlier text
 
 
-def test_prose_is_many_different_sentences():
-    told = sentences()
-    assert len(set(told)) == len(told) > 100
+def test_outlier_sentences_are_many_and_different():
+    found = sentences()
+    assert len(set(found)) == len(found) > 100
     assert len(set(sentences(1000))) > 800
-    assert all(sentence[-1] in ".?!" and "\n" not in sentence for sentence in told)
+    assert all(sentence[-1] in ".?!" and "\n" not in sentence for sentence in found)
 
 
 def test_a_ticket_is_embedded_unchanged_in_outlier_text():
@@ -422,7 +422,7 @@ def test_a_ticket_is_embedded_unchanged_in_outlier_text():
     assert max(places) > 0.8
 
 
-def test_some_longer_words_of_a_story_are_strange():
+def test_some_longer_words_are_replaced_by_unseen_ones():
     generator = np.random.default_rng(0)
     sentence = "The rake and the old shed were bent again"
     made = [replace_words(sentence, ["quasar"], generator).split() for _ in range(50)]
@@ -435,16 +435,16 @@ def test_some_longer_words_of_a_story_are_strange():
         if len(old) < MIN_LETTERS_REPLACED
     ]
     assert "quasar" not in kept
-    told = outlier_text(["The rake was bent."], 400, generator, ["quasar"])
-    assert 0.3 < np.mean(["quasar" in sentence for sentence in told]) < 0.6
+    found = outlier_text(["The rake was bent."], 400, generator, ["quasar"])
+    assert 0.3 < np.mean(["quasar" in sentence for sentence in found]) < 0.6
     assert outlier_text(["The rake was bent."], 8, generator) == ["The rake was bent."] * 2
 
 
-def test_everyday_sentences_are_not_those_of_the_stories_that_test():
-    told = filler_sentences(5)
-    assert len(set(told)) == len(told) > 100
+def test_training_and_robustness_share_no_filler_sentence():
+    found = filler_sentences(5)
+    assert len(set(found)) == len(found) > 100
     tests = {sentence for seed in range(5) for sentence in filler(400, seed, paragraph_words=1).split("\n\n")}
-    assert not tests & set(told)
+    assert not tests & set(found)
 
 
 def test_sentences_like_a_ticket_are_left_out():
@@ -482,7 +482,7 @@ def teacher():
     return found
 
 
-def test_similar_words_have_similar_vectors(teacher):
+def test_texts_of_similar_meaning_have_similar_vectors(teacher):
     vectors = teacher.vectors(["I want my money back", "please refund me", "the tomatoes are ripe"])
     assert vectors.shape == (3, 384)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3)

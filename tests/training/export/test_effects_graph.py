@@ -117,7 +117,7 @@ def test_each_ticket_of_a_batch_has_its_own_contrast_and_padding_has_no_effect(n
         assert not found[row, length:].any()
 
 
-def test_attention_and_effects_cost_nothing_unless_requested(session):
+def test_effects_are_empty_unless_requested(session):
     assert [node.name for node in session.get_inputs()] == ["input_ids"]
     (found,) = session.run(["effects"], {"input_ids": np.array([[4, 5]])})
     assert found.size == 0
