@@ -1,9 +1,9 @@
-"""What an image installs: the project's own dependencies, with the ONNX Runtime build that the image is for.
+"""Prints the requirements of an image: the project's dependencies with the CPU or GPU build of ONNX Runtime.
 
     python requirements.py cpu|gpu path/to/pyproject.toml
 
-The GPU build is 1 GB larger and of no use without a device, so the CPU image takes the plain one. The GPU
-image takes CUDA and cuDNN as Python packages; the container runtime only has to bring the driver.
+The GPU build is 1 GB larger, so the CPU image uses the CPU build. The GPU image installs CUDA and cuDNN as
+Python packages; the host provides the driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RUNTIMES = {"cpu": ["onnxruntime"], "gpu": ["onnxruntime-gpu[cuda,cudnn]"]}
 
 
 def requirements(kind: str, pyproject: Path) -> list[str]:
-    """Requirement lines for an image; the PostgreSQL driver is in both."""
+    """Requirement lines of an image; both images have the PostgreSQL driver."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     base = [line for line in project["dependencies"] if not line.startswith("onnxruntime")]
     return [*base, *project["optional-dependencies"]["postgres"], *RUNTIMES[kind]]

@@ -1,11 +1,11 @@
-"""Route an archive of tickets, millions of them, with Ray Data: `make archive DATA=tickets.csv`.
+"""Route an archive of millions of tickets with Ray Data: `make archive DATA=tickets.csv`.
 
     python deploy/ray/archive.py tickets.csv --out runs/archive --text-column subject,body
 
 The archive is cut into chunks. One actor per core holds the bundle, routes a chunk and writes one part of the
 output atomically. When a worker dies, Ray gives its chunk to another worker, which writes the same part.
 When the whole job dies, the next start routes only the chunks whose part is missing. Each record of the
-archive, even a faulty one, has one row in the output, with its number and its id.
+archive, even a faulty one, gets one row in the output, with its number and id.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ID_COLUMNS = ("ticket_id", "id")
 
 
 class Router:
-    """Holds the bundle in one worker process; routes a chunk and writes its part."""
+    """The actor of one worker process: loads the bundle, routes chunks and writes their parts."""
 
     def __init__(self, bundle: str, out: str, text_columns: list[str], id_column: str | None) -> None:
         self.runtime = Runtime.load(Path(bundle), Settings(provider="auto"))
@@ -52,7 +52,7 @@ class Router:
         return {name: [counts[name] for counts in done] for name in done[0]}
 
     def route(self, chunk: Chunk) -> dict[str, Any]:
-        """Route a chunk and write its part; counts of records, routed, review, failed, and who did it."""
+        """Route a chunk and write its part; return its counts and the process id."""
         rows = self.rows(chunk)
         write_part(self.out, chunk.number, rows)
         decisions = [row["decision"] for row in rows]
@@ -168,10 +168,10 @@ def plan(data: Path, out: Path, bundle: Path, text_columns: list[str], id_column
         chunks = [Chunk(**{**chunk, "header": tuple(chunk["header"])}) for chunk in earlier.pop("chunks")]
         if earlier != job:
             changed = ", ".join(name for name in job if earlier.get(name) != job[name])
-            raise ArchiveError(f"{out} holds another job ({changed}): name another --out, or delete it")
+            raise ArchiveError(f"{out} has another job ({changed}): choose another --out, or delete it")
         return chunks
     if out.exists() and any(out.iterdir()):
-        raise ArchiveError(f"{out} holds other files: name an empty or new folder")
+        raise ArchiveError(f"{out} has other files: choose an empty or new folder")
     out.mkdir(parents=True, exist_ok=True)
     chunks = cut(data, ROWS)
     check_columns(chunks, text_columns)
@@ -181,7 +181,7 @@ def plan(data: Path, out: Path, bundle: Path, text_columns: list[str], id_column
 
 
 def check_columns(chunks: list[Chunk], text_columns: list[str]) -> None:
-    """Raise ArchiveError now, not after an hour, if the first records have none of the text columns."""
+    """Raise ArchiveError before routing if the first records have none of the text columns."""
     if not chunks:
         raise ArchiveError("the archive has no records")
     names = {name for record in read(chunks[0])[:100] for name in record}
@@ -255,7 +255,7 @@ def progress(records: int) -> None:
 
 
 def count_out(out: Path, chunks: list[Chunk]) -> int:
-    """The number of rows in the output; AssertionError if one is missing or there twice."""
+    """The number of rows in the output; AssertionError if a row is missing or occurs twice."""
     import pyarrow.parquet
 
     expected = 0

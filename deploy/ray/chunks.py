@@ -1,7 +1,8 @@
-"""An archive of tickets cut into chunks that can be read on their own: CSV, JSONL or Parquet.
+"""Splits an archive of tickets (CSV, JSONL or Parquet) into chunks that can be read independently.
 
-A chunk is a range of a file (bytes of CSV and JSONL, rows of Parquet) and never splits a record. Workers on
-several machines can read their chunks without reading the whole file, and a job can resume.
+A chunk is a range of a file: bytes of CSV and JSONL, rows of Parquet. It never splits a record. Workers on
+several machines read their chunks without the rest of the file, and a job can resume. `models.tickets` reads
+whole files only.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def files_of(data: Path) -> list[Path]:
 
 
 def cut(data: Path, rows: int) -> list[Chunk]:
-    """Chunks of at most `rows` records; reads CSV and JSONL from end to end, of Parquet only the footer."""
+    """Chunks of at most `rows` records; reads CSV and JSONL completely, but only the footer of Parquet."""
     chunks: list[Chunk] = []
     first_row = 0
     for path in files_of(data):
@@ -84,7 +85,7 @@ def _csv_header(file: Any, path: Path) -> tuple[tuple[str, ...], str]:
 
 
 def _spans(file: Any, rows: int, delimiter: str | None) -> Iterator[tuple[int, int, int]]:
-    """(start, end, records) in bytes. A CSV record may hold line breaks: `csv` says where it ends."""
+    """(start, end, records), in bytes. `csv` finds the end of a record, which may contain line breaks."""
     position = start = file.tell()
 
     def lines() -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""The router on Ray Serve: the same application, as many replicas as the load asks for, on as many machines.
+"""The router on Ray Serve: the same application, with a number of replicas that follows the load.
 
     serve run --app-dir deploy/ray serve_app:router     # the cluster that RAY_ADDRESS names, or this machine
     serve deploy deploy/ray/serve.yaml                  # permanently, see docs/operations.md
 
-Set RAY_USAGE_STATS_ENABLED=0 where the cluster is started, or Ray reports its usage to its makers.
-Settings are the same LARKFIELD_… variables, from the environment of the replicas. Machines of the cluster
-need the project installed; for `serve run` they do not need this file.
+Set RAY_USAGE_STATS_ENABLED=0 when you start the cluster, or Ray sends usage reports. The replicas read the
+same LARKFIELD_… variables from their environment. The machines of the cluster need the project installed, but
+for `serve run` they do not need this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ray import cloudpickle, serve
 REPLICAS = {
     "min_replicas": 1,
     "max_replicas": 8,
-    # Tickets in flight at a replica before another is wanted; it answers one in about a millisecond.
+    # Tickets in flight per replica above which a replica is added; it answers one in about a millisecond.
     "target_ongoing_requests": 4,
     "upscale_delay_s": 5,
     "downscale_delay_s": 120,
@@ -27,7 +27,7 @@ REPLICAS = {
 
 
 def build() -> Any:
-    """The ASGI application of one replica; it answers once its bundle is loaded. Called in the replica."""
+    """The ASGI application of a replica, called there; startup completes when the bundle is loaded."""
     from service.app import create_app
     from service.settings import Settings
 
@@ -49,7 +49,7 @@ def build() -> Any:
     return answering
 
 
-# Send the functions above to the replicas by value: they may not have this file.
+# Send the functions above to the replicas by value, because they may not have this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 router = serve.deployment(
     serve.ingress(build)(),

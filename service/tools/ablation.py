@@ -1,12 +1,12 @@
-"""What each hand-written mechanism is worth: the service with all of them, beside the service without one.
+"""Measures what each hand-written mechanism is worth: the service with all of them against one without it.
 
 `python -m service.tools.bench --ablation` runs it. Both servers run at the same time and are loaded in turn,
-so that whatever else the machine does meets both alike. A ratio compares the best of each server's turns,
-because other processes can only make a turn slower. The first row compares the service with itself: its
-distance from 1 is the noise.
+so that other load on the machine affects both alike. A ratio compares the best turn of each server, because
+other processes can only make a turn slower. The first row compares the service with itself: its distance from
+1 is the noise.
 
-`python -m service.tools.ablation MECHANISM --port …` starts the service without that mechanism. It is
-replaced here, in the process that serves, so the service needs no settings for it.
+`python -m service.tools.ablation MECHANISM --port …` starts the service without that mechanism. The mechanism
+is replaced in that process, so the service needs no settings for it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def without(mechanism: str, bundle: Path) -> Process:
 
 
 def pair(bundle: Path, mechanism: str, script: Path, rounds: int) -> dict[str, float]:
-    """Without ÷ with, of each one's best turn, by what was measured."""
+    """The ratio without ÷ with, between the best turns of both, for each measured quantity."""
     seen: list[list[dict[str, float]]] = [[], []]
     with without("nothing", bundle) as whole, without(mechanism, bundle) as less:
         for server in (whole, less):

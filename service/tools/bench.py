@@ -1,8 +1,8 @@
-"""How fast the service is, beside a constant answer and four other servers: `make bench`.
+"""Compares the speed of the service with a constant answer and four other servers: `make bench`.
 
-Everything runs here and now, one server at a time, twice, and only ratios are compared: two machines, or two
-hours on one, give other milliseconds. Needs wrk and the extra `bench`; the tickets are the validation tickets
-where they lie beside the repository, else made up with the same lengths.
+All servers run on this machine, one at a time, twice. Only ratios are compared, because times differ between
+machines and between hours. Needs wrk and the extra `bench`. Uses the validation tickets if they are beside
+the repository, otherwise made-up tickets of similar lengths.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEVELS = ("none", "tokens", "heads", "full")
 
 
 def others(bundle: Path, labelled: Path) -> list[Process]:
-    """The floor, and four other ways to serve a router."""
+    """The floor (a constant answer), and four other ways to serve a router."""
 
     def script(name: str, file: str, *arguments: str) -> Process:
         command = [sys.executable, str(SERVERS / file), *arguments]
@@ -135,7 +135,7 @@ def workers(bundle: Path, script: Path, rounds: int) -> dict[str, float]:
 
 
 def long_memory(bundle: Path, script: Path, requests: int) -> tuple[float, float]:
-    """Resident MB after a tenth of so many requests, and after all of them."""
+    """Resident MB after a tenth of the requests, and after all of them."""
     name = 'larkfield_requests_total{route="/route",status="200"}'
     with router(bundle=bundle) as server:
         early = 0.0
@@ -165,7 +165,7 @@ def report(table: dict[str, dict[str, float]]) -> None:
 def targets(
     table: dict[str, dict[str, float]], scale: dict[str, float], memory: tuple[float, float] | None
 ) -> None:
-    """Each target with what was reached; `memory` is None where the long run was left out."""
+    """Print each target with the measured value; `memory` is None if the long run was omitted."""
     rows = list(table.values())
     floor, mine, rest = rows[0], rows[1], rows[2:]
     best_other = max(row["rps@16"] for row in rest)
@@ -194,9 +194,9 @@ def main() -> int:
     parser.add_argument("--bundle", type=Path, default=SHIPPED_BUNDLE)
     parser.add_argument("--rounds", type=int, default=2, help="of an ablation: pairs for each mechanism")
     parser.add_argument(
-        "--ablation", action="store_true", help="what each hand-written mechanism is worth, and nothing else"
+        "--ablation", action="store_true", help="only measure what each hand-written mechanism is worth"
     )
-    parser.add_argument("--long-requests", type=int, default=200_000, help="0 leaves the long run out")
+    parser.add_argument("--long-requests", type=int, default=200_000, help="0 omits the long run")
     arguments = parser.parse_args()
     if shutil.which("wrk") is None:
         print("wrk is needed: `make packages`, or apt-get install wrk", file=sys.stderr)

@@ -1,13 +1,13 @@
-"""How faithful word attributions are, measured: `python -m service.tools.faithfulness`.
+"""Measures how faithful word attributions are: `python -m service.tools.faithfulness`.
 
-An attribution is faithful if the network needs the tokens that it ranks first. As in the ERASER benchmark
-(DeYoung et al. 2020), the top 5, 10, 20 and 50 % of a ticket's tokens are removed, and kept alone:
+An attribution is faithful if the decision depends on the tokens that it ranks first. As in the ERASER
+benchmark (DeYoung et al. 2020), the top 5, 10, 20 and 50 % of a ticket's tokens are removed, and kept alone:
 
-    comprehensiveness  fall of the chosen team's probability without them, mean over the shares; high is good
-    sufficiency        its fall with only them; low is good
+    comprehensiveness  fall of the chosen team's probability without these tokens, mean over the shares; high
+    is good sufficiency        its fall with only these tokens; low is good
 
 The time of each method is measured too, and the time of an explanation over HTTP. The gradient methods need
-torch and come from `training.export.gradients` if that can be imported.
+torch (`training.export.gradients`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import csv
 import http.client
-import importlib
 import json
 import math
 import sys
@@ -45,7 +44,7 @@ Attribution = Callable[[Sequence[int], np.ndarray], np.ndarray]
 
 @dataclass
 class Score:
-    """Means over tickets of one method."""
+    """Means of one method over tickets."""
 
     comprehensiveness: float
     sufficiency: float
@@ -232,27 +231,26 @@ def read_texts(path: Path) -> list[str]:
         return [row["text"] for row in rows]
 
 
-def gradient_methods(module: str, bundle: Path) -> dict[str, Attribution]:
-    """The methods of a module's `candidates(bundle)`; none, with a message, if it cannot be imported."""
+def gradient_methods(bundle: Path) -> dict[str, Attribution]:
+    """The gradient methods; none, with a message, if torch is missing or the graph is not from this training."""
     try:
-        found: dict[str, Attribution] = importlib.import_module(module).candidates(bundle)
-        return found
+        from training.export.gradients import candidates
+
+        return candidates(bundle)
     except (ImportError, ValueError) as problem:
-        print(f"without the methods of {module}: {problem}\n", file=sys.stderr)
+        print(f"without the gradient methods: {problem}\n", file=sys.stderr)
         return {}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(
-        "python -m service.tools.faithfulness", description="Faithful, and how fast?"
+        "python -m service.tools.faithfulness",
+        description="Measure how faithful and how fast the methods are.",
     )
     parser.add_argument("--bundle", type=Path, default=SHIPPED_BUNDLE)
     parser.add_argument("--data", type=Path, default=Path("../shared/data/larkfield/valid.csv"))
     parser.add_argument("--tickets", type=int, default=200, help="how many tickets, drawn with seed 0")
-    parser.add_argument(
-        "--also", default="training.export.gradients", help="a module with further candidates"
-    )
     parser.add_argument("--without-calls", action="store_true", help="do not measure over HTTP")
     options = parser.parse_args(arguments)
     if not options.data.exists():
@@ -262,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     drawn = np.random.default_rng(0).permutation(len(texts))[: options.tickets]
     tickets = _ids(runtime, [texts[number] for number in drawn])
     methods = Methods(runtime)
-    everything = methods.all() | gradient_methods(options.also, options.bundle)
+    everything = methods.all() | gradient_methods(options.bundle)
     print(f"{len(tickets)} tickets of {options.data.name}, mean {np.mean([*map(len, tickets)]):.0f} tokens\n")
     print(table({name: score(runtime, method, tickets) for name, method in everything.items()}))
     short = [ids for ids in _ids(runtime, _short_parts(texts)) if 3 <= len(ids) <= SHORT][: options.tickets]

@@ -1,4 +1,4 @@
-"""Load for a server: wrk for speed, `Clients` to account for each request, `Helpdesk` for feedback too."""
+"""Load generators: wrk for speed, `Clients` to count every request, `Helpdesk` with feedback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATA = ROOT.parent / "shared" / "data" / "larkfield" / "valid.csv"
 _UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 _TRIES = 20
 
-# (text, team): tickets that the shipped bundle routes rightly, and one that belongs to no team.
+# (text, team): tickets that the shipped bundle predicts correctly, and one that belongs to no team.
 LABELLED = [
     ("My card was charged twice for one order. Please refund the second charge.", "payment"),
     ("The amount on my bank statement is higher than the price at checkout.", "payment"),
@@ -62,7 +62,7 @@ SOLVED_LATER = 20
 
 
 def tickets() -> list[dict[str, str]]:
-    """The 600 validation tickets, or as many made-up ones with the same spread of lengths."""
+    """The 600 validation tickets, or as many made-up ones with a similar distribution of lengths."""
     if DATA.exists():
         with DATA.open(newline="", encoding="utf-8") as file:
             return [{"ticket_id": row["ticket_id"], "text": row["text"]} for row in csv.DictReader(file)]
@@ -83,10 +83,10 @@ def text_of(tokens: int, seed: int = 0) -> str:
 
 @dataclass
 class Run:
-    """One run of wrk: milliseconds, requests per second, and what went wrong.
+    """One run of wrk: latencies, requests per second, and failures.
 
-    `refused` answers were not 2xx; `broken` connections ended within a request; `unopened` ones could not be
-    opened, or had not been by the time wrk looked (it counts these as timeouts).
+    `refused` counts answers other than 2xx, `broken` connections that ended within a request, `unopened` ones
+    that could not be opened or were not opened in time (wrk counts these as timeouts).
     """
 
     p50_ms: float
@@ -119,7 +119,7 @@ def write_script(path: Path, bodies: list[dict[str, Any]]) -> Path:
 
 
 def wrk(port: int, script: Path, connections: int, seconds: float, cpu: str | None = None) -> Run:
-    """Load from one thread of wrk, on one core if `cpu` names it."""
+    """Run wrk with one thread, on the core `cpu` if given."""
     pin = ["taskset", "-c", cpu] if cpu and shutil.which("taskset") else []
     command = [*pin, "wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"]
     command += ["--timeout", "20s", "-s", str(script), f"http://127.0.0.1:{port}/route"]
@@ -128,7 +128,7 @@ def wrk(port: int, script: Path, connections: int, seconds: float, cpu: str | No
 
 
 def read_wrk(out: str) -> Run:
-    """What wrk printed, as figures."""
+    """Parse the output of wrk."""
     found = {
         key: float(v) * _UNITS[unit] for key, v, unit in re.findall(r"(50|99)%\s+([\d.]+)(us|ms|s)", out)
     }
@@ -153,7 +153,7 @@ def read_wrk(out: str) -> Run:
 
 @dataclass
 class Count:
-    """What became of the requests."""
+    """Outcomes of requests."""
 
     sent: int = 0
     answered: int = 0
@@ -185,7 +185,7 @@ class Count:
 
 
 class Connections:
-    """Threads, each with a kept connection to the service, that call `step` until the `with` block ends."""
+    """Threads with a keep-alive connection each, which call `step` until the `with` block ends."""
 
     def __init__(self, port: int, number: int, pause_seconds: float) -> None:
         self.port = port
@@ -219,10 +219,7 @@ class Connections:
 
 
 class Clients(Connections):
-    """Sends ticket after ticket, and the same one again when a connection breaks.
-
-    `count` holds what became of each request.
-    """
+    """Sends tickets, and a ticket again if its connection breaks; `count` has the outcomes."""
 
     def __init__(self, port: int, number: int, pause_seconds: float = 0.0) -> None:
         super().__init__(port, number, pause_seconds)
@@ -274,11 +271,11 @@ class Clients(Connections):
                 self.count.refused += 1
 
 
-UNKNOWN_TEAM = "legal"  # named by one feedback in twenty; no bundle of the shop knows it
+UNKNOWN_TEAM = "legal"  # a team that the bundle does not know, in one feedback of twenty
 
 
 class Helpdesk(Connections):
-    """Sends tickets and, some tickets later, the team that solved each third one; now and then a bad request.
+    """Sends tickets, later feedback on every third one, and sometimes an invalid request.
 
     `tickets` are (text, team). `levels` are the explain levels of the first tickets of each twenty. `wrong`
     is the share of feedback that names another team. `answers` counts them by path and status.
@@ -304,7 +301,7 @@ class Helpdesk(Connections):
         self._solved: list[deque[dict[str, str]]] = [deque() for _ in range(number)]
 
     def step(self, connection: http.client.HTTPConnection, thread: int, number: int) -> None:
-        """Send one ticket, and what else is due."""
+        """Send one ticket, and feedback or an invalid request if due."""
         chance, solved = self._random[thread], self._solved[thread]
         text, team = chance.choice(self.tickets)
         ticket_id = f"{self._name}-{thread}-{number}"

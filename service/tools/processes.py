@@ -1,4 +1,4 @@
-"""Starts a server on a free port, waits until it answers, ends it: for the benchmark, the soak and tests."""
+"""Starts a server on a free port, waits until it answers, and ends it; for benchmark, soak and tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def wait_for(what: str, ready: Callable[[], Any], seconds: float = 150.0) -> Any:
-    """Call `ready` until it returns something true, and return that; TimeoutError names what did not come."""
+    """Call `ready` until it returns something true, and return that; TimeoutError after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(OSError, http.client.HTTPException, KeyError, IndexError, ValueError):
@@ -138,7 +138,7 @@ class Process:
 def router(folder: Path | None = None, *, cpus: str | None = None, **settings: Any) -> Process:
     """This service; `settings` are LARKFIELD_… variables in lower case, without the prefix.
 
-    Feedback is kept in `folder`, if there is one, otherwise nowhere.
+    Feedback is stored in `folder`, if given.
     """
     name = " ".join(["Larkfield router", *(f"{k}={v}" for k, v in settings.items() if k != "bundle")])
     database = f"sqlite:///{folder / 'feedback.db'}" if folder else "off"

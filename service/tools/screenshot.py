@@ -1,7 +1,7 @@
 """The README's picture of the page: `python -m service.tools.screenshot` (needs playwright and Chromium).
 
-It starts a service with the shipped bundle, types a made-up ticket into the page, points at a word, and
-writes docs/screenshot.png.
+Starts a service with the shipped bundle, types a made-up ticket into the page, points at a word and writes
+docs/screenshot.png.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ARGUMENTS = [
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
-    # Chromium contacts none of its maker's servers.
+    # Disable Chromium's background requests.
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-default-apps",
@@ -57,10 +57,10 @@ def take(url: str, target: Path, ticket: str, point_at: str, scheme: str, width:
         words.first.hover()
         page.wait_for_selector("#word-panel tbody tr")
         page.evaluate("document.activeElement.blur()")
-        page.wait_for_timeout(500)  # bars grow for a moment
+        page.wait_for_timeout(500)  # wait for the animation of the bars
         picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
         browser.close()
-    # 256 colours are enough, and keep it small; this method gives rare bright ones their place
+    # 256 colours keep the file small; MAXCOVERAGE preserves rare bright colours
     palette = picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     palette.save(target, optimize=True)
 

@@ -1,9 +1,8 @@
-"""Tests for a few minutes what the service guarantees under load: `make soak`.
+"""Tests the guarantees of the service under load for a few minutes: `make soak`.
 
 It overloads the service, reloads bundles a hundred times, kills workers and shuts the service down, all under
-load, and counts every request. A request is lost if the service accepted it and never answered it, not even
-when it was sent again. The last line is the count. The exit status is 1 if a request was lost or a guarantee
-was broken.
+load, and counts every request. A request is lost if it was accepted and never answered, even when it was sent
+again. The last line has the counts. The exit status is 1 if a request was lost or a guarantee was broken.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs the service under load beside a real Prometheus and prints each panel's value: `make watch`.
 
-It prints what an operator's dashboards show after two minutes, without Grafana, and each alert's state.
+It prints what the dashboards show after two minutes, and the state of each alert, without Grafana.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEPLOY = ROOT / "deploy"
 class Prometheus(Process):
     """Prometheus with the shipped configuration, but other targets and intervals.
 
-    `targets` are host:port of routers. `edit` may change the text of a rule file before it is used.
+    `targets` are host:port of routers. `edit` changes the text of a rule file before it is used.
     """
 
     def __init__(

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.tools.processes import router
 from tests.browser.writing import settled
 
-ROOT = Path(__file__).parents[2]
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -38,41 +31,9 @@ ARGUMENTS = [
 @pytest.fixture(scope="session")
 def service_url(shipped_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the page is."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("service") / "log.txt"
-    environment = os.environ | {
-        "LARKFIELD_BUNDLE": str(shipped_bundle),
-        "LARKFIELD_HOST": "127.0.0.1",
-        "LARKFIELD_PORT": str(port),
-        "LARKFIELD_FEEDBACK_URL": f"sqlite:///{log.parent}/feedback.db",
-        "LARKFIELD_FEEDBACK_STORE_TEXT": "true",
-        "OMP_NUM_THREADS": "1",
-    }
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "service"], cwd=ROOT, env=environment, stdout=out, stderr=out
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait(url, process, log)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    pytest.fail(f"the service was not ready:\n{log.read_text()}")
+    folder = tmp_path_factory.mktemp("service")
+    with router(folder, bundle=shipped_bundle.resolve(), feedback_store_text=True) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")

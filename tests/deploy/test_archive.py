@@ -187,7 +187,7 @@ def test_another_jobs_output_is_left_alone(tmp_path: Path, here: list[int], caps
     foreign.mkdir()
     (foreign / "letter.txt").write_text("mine")
     assert archive.main([str(data), "--out", str(foreign), "--compare", "0"]) == 2
-    assert "holds other files" in capsys.readouterr().err
+    assert "has other files" in capsys.readouterr().err
     assert archive.main([str(data), "--out", str(tmp_path / "c"), "--text-column", "body"]) == 2
     assert "no column body" in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from models.files import atomic_write
 from models.text import clean
 from models.tickets.columns import team_name, ticket_id
 from models.tickets.faults import DataError, Faults
@@ -100,9 +101,8 @@ def to_csv(suspects: Iterable[Line], done: Sequence[Line] = (), texts: bool = Tr
 
 def write_csv(path: Path, table: str) -> None:
     """Write a table atomically, with a byte-order mark, by which Excel recognises UTF-8."""
-    beside = path.with_name(f".{path.name}.writing")
-    beside.write_text(table, encoding="utf-8-sig", newline="")
-    beside.replace(path)
+    with atomic_write(path) as file:
+        file.write(table.encode("utf-8-sig"))
 
 
 def apply_corrections(parts: Sequence[Tickets], path: Path, faults: Faults) -> list[Tickets]:

@@ -10,7 +10,6 @@ and continues from its last checkpoint ends with the same weights as an uninterr
 
 import copy
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from models.files import atomic_write
 from models.network import Network
 from models.tokenizer import UNKNOWN_ID
 from training.data.batches import TokenIds, batches_by_length
@@ -314,12 +314,8 @@ def _save(path: Path, identity: str, learner: Learner, history: list[Epoch]) -> 
         "history": [asdict(epoch) for epoch in history],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".writing")
-    with beside.open("wb") as file:
+    with atomic_write(path) as file:
         torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def _resume(path: Path, identity: str, learner: Learner) -> list[Epoch]:
