@@ -232,7 +232,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def gradient_methods(bundle: Path) -> dict[str, Attribution]:
-    """The gradient methods; none, with a message, if torch is missing or the graph is not from this training."""
+    """The gradient methods; {} with a message if torch is missing or cannot read the graph."""
     try:
         from training.export.gradients import candidates
 
