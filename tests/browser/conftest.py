@@ -10,22 +10,8 @@ from typing import Any
 import pytest
 
 from service.tools.processes import router
+from service.tools.screenshot import ARGUMENTS
 from tests.browser.writing import settled
-
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-domain-reliability",
-    "--disable-sync",
-    "--metrics-recording-only",
-    "--no-pings",
-]
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
-// The service's endpoints, as the pages use them. Where the service asks for a key, so does the page, once per tab.
+// Calls of the service's endpoints. If the service requires a key, the page asks for it once per tab.
 
-/** An answer that is not a success: `status` (0 = unreachable) and the service's own sentence. */
+/** An unsuccessful answer: `status` (0 = unreachable) and the message of the service. */
 export class Refused extends Error {
   constructor(status, detail) {
     super(detail);
@@ -16,7 +16,7 @@ let askForKey = async () => null;
 try {
   key = sessionStorage.getItem(KEY);
 } catch {
-  // storage may be forbidden: the key is then kept until the page is left
+  // storage may be forbidden: then the key is kept until the page is closed
 }
 
 /** `ask(refused)` is called when the service needs a key; it resolves to the key, or to null. */
@@ -72,7 +72,7 @@ function post(path, body, signal) {
   return call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 }
 
-/** Half a character (a lone surrogate) is not text that JSON can carry: send the replacement character. */
+/** Replace lone surrogates, which UTF-8 cannot encode, by the replacement character. */
 export const wellFormed = (text) => (text.toWellFormed ? text.toWellFormed() : text.replace(/\p{Surrogate}/gu, "\ufffd"));
 
 export function route({ subject, text }, explain, signal) {

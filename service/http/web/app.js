@@ -1,4 +1,4 @@
-// The router's page: a ticket on one side, its answer on the other, below it why, and where the heads looked.
+// The main page: a ticket, its answer, the words that decided, and the attention heads.
 
 import { Refused, decodeWeights, feedback, removeFeedback, route, wellFormed } from "./api.js";
 import { bar, byId, el, fill } from "./dom.js";
@@ -65,7 +65,7 @@ function onEdit() {
   }
 }
 
-/** Route what stands in the fields now; an answer for older text is dropped. */
+/** Route the text in the fields; drop answers for earlier text. */
 async function send() {
   const controller = new AbortController();
   running = controller;
@@ -91,7 +91,7 @@ async function send() {
   }
 }
 
-/** Cut the weights into one matrix per head, and give every token its text. */
+/** Split the weights into one matrix per head, and add the text of every token. */
 function readFull(explanation, ticket) {
   const weights = decodeWeights(explanation.weights);
   const count = explanation.tokens.length;
@@ -115,7 +115,7 @@ function drawExamples() {
   );
 }
 
-/** Say that answer and heads are being made, or are here. */
+/** Show whether answer and heads are being computed. */
 function busy(answer, heads) {
   byId("answer").setAttribute("aria-busy", String(answer));
   byId("heads").setAttribute("aria-busy", String(heads));
@@ -165,13 +165,13 @@ function thresholdText({ confidence, threshold }) {
   return threshold === null ? t("confidence_no_threshold", values) : t("confidence_and_threshold", { ...values, threshold: percent(threshold, 1) });
 }
 
-/** What the service did not do, as a sentence. */
+/** A failed call as a sentence. */
 function feedbackProblem(error) {
   if (!(error instanceof Refused)) throw error;
   return t([404, 405].includes(error.status) ? "feedback_absent" : error.status === 401 ? "key_missing" : "feedback_failed");
 }
 
-/** "Right", or the right team; what was said can be taken back. */
+/** Feedback: "Right", or the right team, with undo. */
 function drawCorrection() {
   const { answer } = page;
   const outcomes = ["none_of_these", "not_a_ticket"];

@@ -1,4 +1,4 @@
-// Build elements from data. Text only ever becomes a text node: no string is parsed as HTML anywhere in this page.
+// Build elements from data. Strings become text nodes and are never parsed as HTML.
 
 /** el("p", {class: "hint", onclick: f}, "text", child) -> Element. `style.x`-like widths go through `size()`. */
 export function el(tag, properties = {}, ...children) {
@@ -19,7 +19,7 @@ export function fill(node, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** A bar of `share` (0 to 1) of its track; the number itself stands beside it as text. */
+/** A bar of `share` (0 to 1) of its track; the number is shown next to it. */
 export function bar(share, kind = "") {
   const inner = el("span", { class: `bar-fill ${kind}` });
   inner.style.width = `${(100 * Math.max(0, Math.min(1, share))).toFixed(2)}%`;

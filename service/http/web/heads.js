@@ -4,7 +4,7 @@ import { bar, byId, el, fill } from "./dom.js";
 import { paint } from "./heatmap.js";
 import { listed, number, percent, t } from "./strings.js";
 
-/** What a head does on this ticket, in the page's language (the service says it in English). */
+/** The summary of a head in the page's language (the service sends it in English). */
 export function summaryOf(head, tokens) {
   const { kind, share, distance } = head.pattern;
   if (kind === "words" || kind === "broad") {
@@ -14,7 +14,7 @@ export function summaryOf(head, tokens) {
   return t(`head_${kind}`, { share: percent(share), distance });
 }
 
-/** One button per head: its picture, its name, what it does in words. */
+/** One button per head with picture, name and summary. */
 export function drawGrid(container, full, onopen) {
   const blocks = Math.max(...full.heads.map((head) => head.block));
   fill(
@@ -189,7 +189,7 @@ export class HeadView {
     if (row >= 0 && row < this.count && column >= 0 && column < this.count && (row !== this.row || column !== this.column)) this.pick(row, column);
   }
 
-  /** Choose a cell: outline it, say it in words, show its row as bars. */
+  /** Select a cell: outline it, describe it in a sentence, show its row as bars. */
   pick(row, column) {
     const otherRow = row !== this.row || !this.bars.firstChild;
     this.row = row;
@@ -219,7 +219,7 @@ export class HeadView {
     );
   }
 
-  /** Fit the cells to the room there is, and write the words along both axes. */
+  /** Fit the cells to the available space, and write the words along both axes. */
   layOut() {
     const { count, container } = this;
     const room = container.clientWidth * (container.clientWidth > 900 ? 0.58 : 1) - LABEL_SPACE - 24;

@@ -1,4 +1,4 @@
-// /learn: the formula walked through on three words, and what the key size does to softmax.
+// /learn: the formula step by step on three words, and the effect of the key size on softmax.
 
 import { Refused, learnDraw, learnNumbers } from "./api.js";
 import { byId, el, fill } from "./dom.js";

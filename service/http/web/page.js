@@ -1,4 +1,4 @@
-// What all pages share: language, colours, the texts in the markup, and the dialog that asks for a key.
+// Code of all pages: language, colours, texts in the markup, and the dialog for the API key.
 
 import { whenKeyNeeded } from "./api.js";
 import { el, fill, byId } from "./dom.js";

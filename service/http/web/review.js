@@ -1,4 +1,4 @@
-// The review desk: tickets that wait for a person, each with a button for every team, and undo.
+// The review desk: tickets waiting for review, with a button for every team, and undo.
 
 import { Refused, feedback, removeFeedback, reviewTickets, reviewWords } from "./api.js";
 import { byId, el, fill } from "./dom.js";

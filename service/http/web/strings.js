@@ -62,7 +62,7 @@ export function t(key, values = {}) {
 /** A text in the quotation marks of the page's language. */
 export const quoted = (text) => t("quoted", { text });
 
-/** The team's name as people say it. */
+/** The team's name in the language of the page. */
 export const teamName = (team) => (Object.hasOwn(TEAMS[language] ?? {}, team) ? TEAMS[language][team] : team);
 
 /** A reason for review as a sentence. */

@@ -1,4 +1,4 @@
-// Today: tickets by hour and team, share routed, what people corrected, new words, beside last week.
+// Today: tickets by hour and team, coverage, corrections and new words, compared with last week.
 
 import { Refused, todayNumbers } from "./api.js";
 import { bar, byId, el, fill } from "./dom.js";

@@ -1,4 +1,4 @@
-// Upload: the tickets of a file routed part by part, with progress, a table, and the result as CSV.
+// Upload: route the tickets of a file in parts, with progress, a table, and the result as CSV.
 
 import { Refused, readFile, routeBatch, wellFormed } from "./api.js";
 import { byId, el, fill } from "./dom.js";

@@ -1,11 +1,11 @@
-// The ticket as it was sent, its words coloured by their effect, and what the heads do at one of them.
+// The ticket as it was sent, with words coloured by effect, and the attention heads at one word.
 
 import { bar, el, fill, rove } from "./dom.js";
 import { listed, number, percent, quoted, t, teamName } from "./strings.js";
 
-// The colour is full for the strongest word, or where a ticket hardly pulls at all, for an effect of this size.
+// The strongest word gets the full colour, but an effect must have this size for it.
 const FULL_EFFECT = 0.5;
-// Less than this share of all the pull is none.
+// A smaller share of the sum of all effects is shown as none.
 const NO_SHARE = 0.005;
 // A ticket of more words is folded: only these words are shown, each with the words around it.
 const FOLD_ABOVE_WORDS = 150;
@@ -16,7 +16,7 @@ const UNREAD_CHARACTERS = 400; // of text outside the words, shown at either end
 /** Whether only one passage of a long ticket decided. */
 export const isPart = (span) => span.end - span.start < span.tokens;
 
-/** A word's part in all the pull of a ticket, whichever way it goes: 0 to 1. */
+/** The absolute effect of a word as a share of the sum over the ticket: 0 to 1. */
 export function shareOf(word, explanation) {
   const all = explanation.words.reduce((sum, other) => sum + Math.abs(other.effect), 0);
   return all ? Math.abs(word.effect) / all : 0;
@@ -144,7 +144,7 @@ export function drawLegend(container, explanation) {
   );
 }
 
-/** The smallest change in words, with a button that makes it. */
+/** The smallest change as a sentence, with a button that applies it. */
 export function drawChange(container, ticket, explanation, ontry) {
   const change = explanation.smallest_change;
   if (!change.words.length) {
