@@ -108,7 +108,7 @@ def test_sync_and_async_route_and_report(router: Process) -> None:
 
 
 def test_what_is_refused_is_not_tried_again(router: Process, naps: list[float]) -> None:
-    with Client(router.url) as sync, pytest.raises(RouterError, match="key is needed") as refused:
+    with Client(router.url) as sync, pytest.raises(RouterError, match="key is required") as refused:
         sync.route(TEXT)
     assert refused.value.status == 401
     with Client(router.url, api_key="opens-the-door") as sync:
