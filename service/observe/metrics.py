@@ -1,8 +1,8 @@
-"""What the service counts, right across workers, and cheap enough to write down for every ticket.
+"""The Prometheus metrics of the service, summed over its workers.
 
 Workers share a folder of memory-mapped files (prometheus_client's multiprocess mode). A file belongs to a
-worker's number, not to its process id: a worker that replaces a dead one goes on counting where that one
-stopped, and nothing is left to clean up. Only gauges start anew.
+worker's number, not to its process id: a replacement worker continues the counters of the one that ended. Its
+gauges start again.
 
 Label values come from the bundle and from the code, never from a ticket.
 """
@@ -27,9 +27,9 @@ from service.observe.temporary_folder import TemporaryFolder
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 PREFIX = "larkfield-metrics-"
 
-_SPACE_BYTES = 16 << 20  # of one worker's files, and some room
+_SPACE_BYTES = 16 << 20  # more than the files of one worker need
 
-# 0.1 ms to 5 s; a stage can be shorter than a request.
+# Bounds of the histograms' buckets.
 _REQUEST_SECONDS = [1e-4 * x for x in (1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 350, 500)]
 _REQUEST_SECONDS += [0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0]
 _STAGE_SECONDS = [5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3]

@@ -28,7 +28,7 @@ ADMIN = "soak-admin-key"
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value below which that share of the values lies; 0 if there are none."""
+    """The quantile of the values at `share`; 0 if there are none."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
