@@ -6,7 +6,7 @@ a ticket with it. It gives one of these reasons for review:
 - `unknown_language`: its script or its function words are of a language that the training tickets are not in;
 - `mostly_unknown_words`: most of its words occur in no training ticket;
 - `automatic_reply`: it is worded as an absence notice or as a bounce (`models.automatic_reply`);
-- `too_short`: it has a few words, and they carry little information about the team;
+- `too_short`: it is atypical, as below, has a few words, and they carry little information about the team;
 - `out_of_scope`: the ticket is atypical in three measures: the largest logit (Hendrycks et al., 2022), the
   informativeness of its words about the team, and their mean inverse document frequency (idf). Each is
   compared with the validation tickets, and the tail probabilities are multiplied (Fisher's method).
@@ -210,13 +210,14 @@ def review_reasons(text: str, largest_logit: float, scope: Scope) -> list[Reason
         return ["unknown_language"]
     if ticket.unknown_share > scope.max_unknown_share:
         return ["mostly_unknown_words"]
-    if ticket.words == 0 or (
-        ticket.words <= SHORT_WORDS and ticket.informativeness < scope.min_informativeness
-    ):
+    if ticket.words == 0:
         return ["too_short"]
-    if scope.min_typicality is not None and typicality(ticket, largest_logit, scope) < scope.min_typicality:
-        return ["out_of_scope"]
-    return []
+    limit = scope.min_typicality
+    if limit is not None and typicality(ticket, largest_logit, scope) >= limit:
+        return []
+    if ticket.words <= SHORT_WORDS and ticket.informativeness < scope.min_informativeness:
+        return ["too_short"]
+    return [] if limit is None else ["out_of_scope"]
 
 
 def typicality(ticket: Reading, largest_logit: float, scope: Scope) -> float:

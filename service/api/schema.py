@@ -59,6 +59,8 @@ _ANSWER: dict[str, JsonValue] = {
     "precision": 0.95,
     "decision": "route",
     "reasons": [],
+    "urgent": False,
+    "urgent_words": [],
     "probabilities": {
         "delivery": 0.005,
         "returns": 0.015,
@@ -118,6 +120,10 @@ class RouteResponse(BaseModel):
     precision: float = Field(ge=0, le=1, description="The share of routed tickets that should be right.")
     decision: Literal["route", "review"] = Field(description="Route it, or let a person review it first.")
     reasons: list[str] = Field(description="Why a person should review it; empty for `route`.")
+    urgent: bool = Field(
+        description="The text names a danger or a legal threat: a person should see it first."
+    )
+    urgent_words: list[str] = Field(description="The words that say so.")
     probabilities: dict[str, float]
     tokens: TokenCounts
     model: ModelName

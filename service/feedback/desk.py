@@ -113,7 +113,7 @@ def strongest_words(service: Service, text: str) -> list[str]:
         return []
     logits = runtime.run(pad([encoding.ids]))[0]
     decision = decide(logits, encoding, runtime.config)
-    answer = Answer("", RouteRequest(text=text), runtime, joined, encoding, logits, decision, {})
+    answer = Answer("", RouteRequest(text=text), runtime, joined, encoding, logits, decision, {}, [])
     words = sorted(explain(answer)["words"], key=lambda word: -word["effect"])
     named = [text[word["start"] : word["end"]] for word in words if word["effect"] > 0]
     return list(dict.fromkeys(named))[:SHOWN_WORDS]

@@ -15,6 +15,8 @@ import numpy as np
 import onnxruntime
 
 from models.bundle import Bundle, load_bundle, with_precision
+from models.tokenizer import Encoding
+from models.urgency import may_be_urgent, urgent_words
 from models.windows import read_windows
 from service.settings import Settings
 
@@ -36,6 +38,7 @@ class Runtime:
         self.name = bundle.config.name
         self.version = bundle.config.version
         self.provider = bundle.session.get_providers()[0].removesuffix("ExecutionProvider")
+        self.urgent_ids = may_be_urgent(bundle.tokenizer.library.get_vocab().items())
         tradeoff, precision = bundle.config.tradeoff, bundle.config.thresholds.precision
         self.caution = tradeoff.caution(precision) if tradeoff else ""
         on_gpu = self.provider != "CPU"
@@ -78,6 +81,11 @@ class Runtime:
     def _score(self, ids: np.ndarray) -> np.ndarray:
         logits: np.ndarray = self.session.run(["logits"], {"input_ids": ids})[0]
         return logits
+
+    def urgent_words(self, encoding: Encoding) -> list[str]:
+        """The words of danger in a ticket (`models.urgency`)."""
+        known = self.urgent_ids.isdisjoint(encoding.ids) and not encoding.unknown and not encoding.truncated
+        return [] if known else urgent_words(encoding.text)
 
     def attention(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Logits (tickets, teams) and weights (tickets, blocks, heads, tokens, tokens)."""

@@ -50,6 +50,7 @@ class Answer:
     logits: np.ndarray
     decision: Decision
     stages: dict[str, float]
+    urgent_words: list[str]
     explanation: dict[str, Any] | None = None
     source: str = "route"
     traceparent: str | None = None
@@ -65,6 +66,8 @@ class Answer:
             "precision": self.runtime.config.thresholds.precision,
             "decision": decision.decision,
             "reasons": decision.reasons,
+            "urgent": bool(self.urgent_words),
+            "urgent_words": self.urgent_words,
             "probabilities": decision.probabilities,
             "tokens": {
                 "count": len(encoding.ids),
@@ -228,6 +231,7 @@ class Service:
             logits,
             decision,
             stages,
+            runtime.urgent_words(encoding),
             source=source,
             traceparent=traceparent,
         )
@@ -264,6 +268,8 @@ class Service:
         metrics.unknown_ratio.observe(encoding.unknown / count if count else 0.0)
         for reason in decision.reasons:
             metrics.review_reasons.inc(reason)
+        if answer.urgent_words:
+            metrics.urgent.inc()
         for observe in self.observers:
             try:
                 observe(answer)

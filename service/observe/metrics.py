@@ -144,6 +144,9 @@ class Metrics:
             self.counter("review_reasons", "Reasons for review; a ticket may have several.", "reason")
         )
         self.review_reasons.start(*((reason,) for reason in get_args(Reason)))
+        self.urgent = DirectMetric(
+            self.counter("urgent_tickets", "Tickets that name a danger or a legal threat.")
+        )
         self.confidence = DirectMetric(
             self.histogram("confidence", "Calibrated confidence of the answers.", _CONFIDENCE)
         )

@@ -353,6 +353,14 @@ def test_under_review_the_team_is_a_suggestion(visit):
     assert "Destination" not in page.locator("#answer").inner_text()
 
 
+def test_an_urgent_ticket_is_marked_with_the_words_that_say_so(visit):
+    page = visit("/")
+    write(page, "The parcel is lost.")
+    expect(page.locator(".urgent")).to_have_count(0)
+    write(page, "The lamp is smoking and gave me an electric shock.")
+    expect(page.locator(".urgent")).to_have_text("Urgent: the ticket says “smoking” and “electric shock”.")
+
+
 def test_the_confidence_stands_beside_its_threshold(visit):
     """The service may say which confidence the team had to reach; the page shows both."""
     page = visit()

@@ -18,7 +18,7 @@ from models import scope
 from models.languages import FUNCTION_WORDS, languages_of_words, script
 from models.scope import Reading, Scope, read, review_reasons, typicality
 from training.assess import scope as assess_scope
-from training.assess.scope import fit
+from training.assess.scope import KEPT, REFUSED, Scored, fit
 
 SURE = np.array([9.0, 0.0, 0.0], dtype=np.float32)
 
@@ -56,10 +56,14 @@ FRENCH = {
 }
 
 
+def sure(texts: list[str]) -> Scored:
+    return Scored(texts, np.full(len(texts), SURE.max()))
+
+
 def fitted(tickets: dict[str, list[str]], **changes: object) -> Scope:
     texts = [text for listed in tickets.values() for text in listed] * 3
     teams = [team for team, listed in tickets.items() for _ in listed] * 3
-    made = fit(texts, teams, texts, np.tile(SURE, (len(texts), 1)))
+    made = fit(texts, teams, sure(texts))
     return made.model_copy(update=changes)
 
 
@@ -197,7 +201,7 @@ def test_a_short_ticket_must_tell_something(english: Scope) -> None:
         review_reasons("I need help", max(SURE), english.model_copy(update={"min_informativeness": told}))
         == []
     )
-    wanting_more = english.model_copy(update={"min_informativeness": told + 0.01})
+    wanting_more = english.model_copy(update={"min_informativeness": told + 0.01, "min_typicality": None})
     assert review_reasons("I need help", max(SURE), wanting_more) == ["too_short"]
 
 
@@ -212,16 +216,44 @@ def test_does_not_see_through_two_nor_in_a_short_word(english: Scope, word: str)
     assert scope.vocabulary(english)[word] == scope.Word(0.0, english.unknown_idf, False)
 
 
-def test_keeps_the_share_of_validation_tickets_that_was_asked_for() -> None:
+def test_keeps_the_share_of_validation_tickets_where_there_are_no_outliers() -> None:
     texts = [text for listed in ENGLISH.values() for text in listed] * 20
     teams = [team for team, listed in ENGLISH.items() for _ in listed] * 20
-    logits = np.random.default_rng(0).normal(size=(len(texts), 3))  # so all tickets differ
-    for kept in (0.9, 0.98):
-        made = fit(texts, teams, texts, logits, kept=kept)
-        passed = sum(
-            not review_reasons(text, max(row), made) for text, row in zip(texts, logits, strict=True)
-        )
-        assert passed / len(texts) == pytest.approx(kept, abs=0.01)
+    logits = np.random.default_rng(0).normal(size=len(texts))  # so all tickets differ
+    made = fit(texts, teams, Scored(texts, logits))
+    passed = sum(not review_reasons(text, logit, made) for text, logit in zip(texts, logits, strict=True))
+    assert passed / len(texts) == pytest.approx(KEPT, abs=0.005)
+
+
+def test_outliers_move_the_limit_down_to_where_enough_of_them_are_refused() -> None:
+    texts = [text for listed in ENGLISH.values() for text in listed] * 20
+    teams = [team for team, listed in ENGLISH.items() for _ in listed] * 20
+    draw = np.random.default_rng(0)
+    logits = draw.normal(6, 2, size=len(texts))
+    others = [f"the courier and the card sing number {number} a song" for number in range(400)]
+    outliers = Scored(others, draw.normal(0, 2, size=len(others)))
+    alone, beside = (
+        fit(texts, teams, Scored(texts, logits)),
+        fit(texts, teams, Scored(texts, logits), outliers),
+    )
+    assert alone.min_typicality is not None
+    assert beside.min_typicality is not None
+    assert beside.min_typicality < alone.min_typicality
+    refused = sum(
+        review_reasons(text, logit, beside) == ["out_of_scope"]
+        for text, logit in zip(others, outliers.logits, strict=True)
+    )
+    assert refused / len(others) == pytest.approx(REFUSED, abs=0.01)
+    few = fit(texts, teams, Scored(texts, logits), Scored(others[:20], outliers.logits[:20]))
+    assert few.min_typicality == alone.min_typicality
+
+
+def test_outliers_like_tickets_do_not_refuse_more_tickets() -> None:
+    texts = [text for listed in ENGLISH.values() for text in listed] * 20
+    teams = [team for team, listed in ENGLISH.items() for _ in listed] * 20
+    logits = np.random.default_rng(0).normal(size=len(texts))
+    tickets = Scored(texts, logits)
+    assert fit(texts, teams, tickets, tickets) == fit(texts, teams, tickets)
 
 
 def test_without_statistics_nothing_is_objected_to() -> None:
@@ -300,7 +332,7 @@ def fitted_once() -> Scope:
 def test_larkfield_tickets_pass_even_with_typing_errors(larkfield: dict[str, list[dict[str, str]]]) -> None:
     """One ticket in a hundred is held up, as asked for, and with errors in one word of five one in ten."""
     train, valid = larkfield["train"], [row["text"] for row in larkfield["valid"]]
-    made = fit([r["text"] for r in train], [r["team"] for r in train], valid, np.tile(SURE, (len(valid), 1)))
+    made = fit([r["text"] for r in train], [r["team"] for r in train], sure(valid))
     assert made.languages == ["English"]
     assert made.scripts == ["LATIN"]
     assert sum(bool(review_reasons(text, max(SURE), made)) for text in valid) <= 9
@@ -339,7 +371,7 @@ def test_the_same_tickets_give_the_same_scope_whatever_the_hash_seed() -> None:
     program = (
         "import numpy as np\nfrom training.assess import scope\n"
         f"scope.MAX_WORDS = 7\ntexts = {texts!r}\nteams = ['a', 'b', 'c'] * 4\n"
-        "print(scope.fit(texts, teams, texts, np.ones((12, 3))).model_dump_json())"
+        "print(scope.fit(texts, teams, scope.Scored(texts, np.ones(12))).model_dump_json())"
     )
     made = {
         subprocess.run(

@@ -4,28 +4,35 @@ import base64
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from models.languages import languages_of_words, script
-from models.scope import STEPS_PER_NAT, Scope, read, split, typicality
+from models.scope import STEPS_PER_NAT, Scope, read, review_reasons, split, typicality
 
 MAX_WORDS = 30_000
 MAX_QUANTILES = 512  # of each measure
+KEPT = 0.99  # share of the validation tickets that stay in scope, at least
+REFUSED = 0.97  # share of the outlier texts that `min_typicality` should refuse
+FEWEST_OUTLIERS = 50
 
 
-def fit(
-    texts: Sequence[str],
-    teams: Sequence[str],
-    valid_texts: Sequence[str],
-    valid_logits: np.ndarray,
-    *,
-    kept: float = 0.99,
-) -> Scope:
+@dataclass(frozen=True)
+class Scored:
+    """Texts, and the network's largest logit of each (texts,)."""
+
+    texts: Sequence[str]
+    logits: np.ndarray
+
+
+def fit(texts: Sequence[str], teams: Sequence[str], valid: Scored, outliers: Scored | None = None) -> Scope:
     """The statistics of the training tickets (`texts`, `teams`) and the validation tickets.
 
-    `valid_logits` (tickets, teams) are the network's. With `min_typicality`, the share `kept` of the
-    validation tickets is in scope, and with each other limit at least 199 of 200.
+    `min_typicality` is the lowest value that refuses REFUSED of the `outliers`, but it refuses at most
+    1 - KEPT of the validation tickets. Outliers count that no other limit refuses; with fewer than
+    FEWEST_OUTLIERS of them it refuses 1 - KEPT of the validation tickets. Each other limit keeps at least
+    199 of 200.
     """
     words = _WordStatistics(texts, teams)
     scope = Scope(
@@ -36,22 +43,41 @@ def fit(
         languages=_languages(texts),
         scripts=_scripts(texts),
     )
-    tickets = [read(text, scope) for text in valid_texts]
-    largest = valid_logits.max(axis=1)
-    measures = (largest, [ticket.informativeness for ticket in tickets], [-ticket.idf for ticket in tickets])
-    compared = scope.model_copy(update={"quantiles": [_quantiles(values) for values in measures]})
-    scores = [
-        typicality(ticket, float(logit), compared) for ticket, logit in zip(tickets, largest, strict=True)
-    ]
-    return compared.model_copy(
+    tickets = [read(text, scope) for text in valid.texts]
+    informativeness = [ticket.informativeness for ticket in tickets]
+    measures = (valid.logits, informativeness, [-ticket.idf for ticket in tickets])
+    fitted = scope.model_copy(
         update={
-            "min_typicality": float(np.quantile(scores, 1 - kept)),
+            "quantiles": [_quantiles(values) for values in measures],
             "max_unknown_share": max(
                 0.5, float(np.quantile([ticket.unknown_share for ticket in tickets], 0.995))
             ),
-            "min_informativeness": float(np.quantile(measures[1], 0.005)) / 3,
+            "min_informativeness": float(np.quantile(informativeness, 0.005)) / 3,
         }
     )
+    limit = float(np.quantile(_typicality(valid, fitted), 1 - KEPT))
+    if outliers is not None:
+        limit = min(limit, _limit_of(outliers, fitted))
+    return fitted.model_copy(update={"min_typicality": limit})
+
+
+def _typicality(scored: Scored, scope: Scope) -> list[float]:
+    return [
+        typicality(read(text, scope), float(logit), scope)
+        for text, logit in zip(scored.texts, scored.logits, strict=True)
+    ]
+
+
+def _limit_of(outliers: Scored, scope: Scope) -> float:
+    """The typicality that REFUSED of the outliers do not reach; infinite where too few can say."""
+    scores = [
+        score
+        for text, logit, score in zip(
+            outliers.texts, outliers.logits, _typicality(outliers, scope), strict=True
+        )
+        if not review_reasons(text, float(logit), scope)
+    ]
+    return float(np.quantile(scores, REFUSED)) if len(scores) >= FEWEST_OUTLIERS else math.inf
 
 
 def _languages(texts: Sequence[str]) -> list[str]:

@@ -15,12 +15,16 @@ from models.tokenizer import Tokenizer
 from models.tradeoff import Thresholds
 from training.assess.calibration import calibration_error, cross_fitted_confidence, fit_temperature
 from training.assess.evaluation import Answers, Evaluation, answer, assess
+from training.assess.scope import Scored
 from training.assess.scope import fit as fit_scope
 from training.assess.thresholds import fit_tradeoff
 from training.data.dataset import Dataset, fingerprint
 from training.data.templates import first_of_each
 from training.recipe import Recipe
+from training.synthetic import out_of_scope
 from training.versions import library_versions
+
+OUTLIERS = 600  # texts of no team that the limit of the scope is chosen by
 
 
 def uncalibrated_bundle(
@@ -53,10 +57,11 @@ def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) 
     train, valid = dataset.train, dataset.valid
     logits, targets = answer(bundle, valid.texts).logits, team_numbers(dataset)
     temperature = fit_temperature(logits, targets)
-    scope = fit_scope(train.texts, train.teams, valid.texts, logits)
-    largest = logits.max(axis=1).tolist()
+    largest = logits.max(axis=1)
+    scope = fit_scope(train.texts, train.teams, Scored(valid.texts, largest), outliers(bundle))
     in_scope = [
-        not review_reasons(text, logit, scope) for text, logit in zip(valid.texts, largest, strict=True)
+        not review_reasons(text, logit, scope)
+        for text, logit in zip(valid.texts, largest.tolist(), strict=True)
     ]
     answered = logits.argmax(axis=1)
     confidence = calibrated(logits, temperature).max(axis=1)
@@ -68,6 +73,12 @@ def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) 
         tradeoff=tradeoff,
         thresholds=tradeoff.thresholds(wanted),
     )
+
+
+def outliers(bundle: Bundle) -> Scored:
+    """Texts that belong to no team, with their largest logits; the network was not trained on them."""
+    texts = [text.text for text in out_of_scope(OUTLIERS, split="fit")]
+    return Scored(texts, answer(bundle, texts).logits.max(axis=1))
 
 
 def team_numbers(dataset: Dataset) -> np.ndarray:

@@ -29,6 +29,7 @@ from training.teachers.outlier_text import (
     filler_sentences,
     outlier_text,
     sentences,
+    short_texts,
 )
 from training.teachers.soft_labels import soft_labels_for
 from training.versions import library_versions
@@ -39,6 +40,7 @@ RANDOM_SENTENCES = 2_000  # outlier sentences beside the fixed ones
 FILLER_SCENES = 60  # synthetic scenes whose filler sentences are also outlier text
 TOKENS_PER_WORD = 1.25  # of outlier text; keeps a ticket embedded in it within the window
 MOST_COUNTS = 2**23  # numbers in the word counts' table of pairs; with many teams it has fewer rows
+SHORT_OUTLIERS = 0.5  # share of the outlier texts without a ticket that have a few words
 NO_TICKET = -1  # row number of outlier text without a ticket
 
 
@@ -193,8 +195,11 @@ def add_outliers(
         return examples
     texts, lengths = dataset.train.texts, examples.tokens.lengths[: len(dataset.train)]
     source = [*sentences(RANDOM_SENTENCES, recipe.seed), *filler_sentences(FILLER_SCENES, recipe.seed)]
+    short: list[str] = []  # without an encoder nothing tells which of them this desk's tickets resemble
     if teacher and examples.vectors is not None:
-        source = drop_similar(source, teacher.vectors(source), examples.vectors[: len(texts)].numpy())
+        of_tickets = examples.vectors[: len(texts)].numpy()
+        source = drop_similar(source, teacher.vectors(source), of_tickets)
+        short = drop_similar(short_texts(), teacher.vectors(short_texts()), of_tickets)
     own = set(vocabulary_of(texts, recipe).get_vocab())
     unseen_words = [word for word in teacher.words if word not in own] if teacher else []
     generator = np.random.default_rng((recipe.seed, 3))
@@ -207,7 +212,9 @@ def add_outliers(
         window = (recipe.window or reader.max_tokens) // int(generator.integers(1, 3))
         free = max(0, window - (0 if row == NO_TICKET else int(lengths[row])))
         words = int(generator.uniform(0, free) / TOKENS_PER_WORD)
-        if row == NO_TICKET:
+        if row == NO_TICKET and short and generator.random() < SHORT_OUTLIERS:
+            text = " ".join(outlier_text(short, 1, generator, unseen_words))
+        elif row == NO_TICKET:
             text = " ".join(outlier_text(source, words, generator, unseen_words))
         else:
             text = embed_in_outlier_text(texts[row], source, words, generator, unseen_words)

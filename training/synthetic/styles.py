@@ -63,6 +63,8 @@ def negation(parts: Parts) -> str:
 def short(parts: Parts) -> str:
     """One line: a headline, a bare question or a bare fact."""
     scene, lines = parts.scene, parts.content.short
+    if parts.chance(0.5):
+        return _everyday(parts)
     form = parts.rng.random()
     if form < 0.86:
         line = scene.choose(parts.subject.lines["short" if form < 0.68 else "ask"])
@@ -75,6 +77,18 @@ def short(parts: Parts) -> str:
     if parts.chance(0.45):
         line = scene.choose(_order_once(parts, lines["after"]), line=line.rstrip("?."))
     elif parts.chance(0.5):
+        line = sentence(line)
+    return line
+
+
+def _everyday(parts: Parts) -> str:
+    """A few everyday words, as people type them into a chat."""
+    line = parts.scene.choose(parts.content.everyday[parts.team])
+    if parts.chance(0.55):
+        line = upper_first(line)
+    if parts.chance(0.3):
+        line = parts.scene.choose(_order_once(parts, parts.content.short["after"]), line=line.rstrip("?."))
+    elif parts.chance(0.4):
         line = sentence(line)
     return line
 

@@ -10,8 +10,8 @@ from training.synthetic.styles import STYLES, write
 
 # Tickets per 100; hard styles are more frequent than in a real shop, because training gains most from them.
 STYLE_SHARES = {
-    "plain": 16, "distractor": 16, "request_last": 10, "negation": 7, "short": 7, "typos": 6, "long": 6,
-    "boundary": 16, "two_topics": 16,
+    "plain": 12, "distractor": 13, "request_last": 8, "negation": 7, "short": 25, "typos": 6, "long": 5,
+    "boundary": 12, "two_topics": 12,
 }  # fmt: skip
 TEAM_SHARES = {"delivery": 25, "returns": 20, "payment": 21, "warranty": 18, "account": 16}
 MOST = 1_000_000  # tickets of one file; takes minutes, and all texts are kept in memory to avoid duplicates

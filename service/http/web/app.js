@@ -4,7 +4,7 @@ import { Refused, decodeWeights, feedback, removeFeedback, route, wellFormed } f
 import { bar, byId, el, fill } from "./dom.js";
 import { HeadView, drawGrid } from "./heads.js";
 import { start } from "./page.js";
-import { EXAMPLES, currentLanguage, percent, reasonText, t, teamName } from "./strings.js";
+import { currentLanguage, EXAMPLES, listed, percent, quoted, reasonText, t, teamName } from "./strings.js";
 import { loadTradeoff, repaintTradeoff } from "./tradeoff.js";
 import { drawChange, drawLegend, drawWordPanel, drawWords, isPart, markChosen, walkWords, withoutWords } from "./words.js";
 
@@ -146,6 +146,7 @@ function drawVerdict() {
     byId("verdict"),
     el("p", { class: "team" }, teamName(answer.team)),
     el("p", { class: `badge ${review ? "review" : "route"}` }, t(review ? "decision_review" : "decision_route")),
+    ...(answer.urgent ? [el("p", { class: "urgent" }, t("urgent", { words: listed(answer.urgent_words.map(quoted)) }))] : []),
     el("ul", { class: "reasons" }, ...(answer.reasons.length ? answer.reasons : [null]).map((reason) => el("li", {}, reason ? reasonText(reason) : t("route_because")))),
     answer.threshold !== undefined && el("p", { class: "threshold" }, thresholdText(answer)),
     el(

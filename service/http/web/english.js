@@ -162,6 +162,7 @@ export default {
   suggested_status: "Suggested: {team}, {confidence}. A person should look first.",
   confidence_and_threshold: "Confidence {confidence}; it had to reach {threshold}.",
   confidence_no_threshold: "Confidence {confidence}; no confidence is enough to route to this team.",
+  urgent: "Urgent: the ticket says {words}.",
   reason_automatic_reply: "It is an automatic reply.",
   reason_other: "The router gives the reason “{reason}”.",
   offline: "The router cannot be reached. Your text is kept; the next change tries again.",

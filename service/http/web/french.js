@@ -162,6 +162,7 @@ export default {
   suggested_status: "Suggestion : {team}, {confidence}. À faire relire d’abord.",
   confidence_and_threshold: "Confiance {confidence} ; il fallait {threshold}.",
   confidence_no_threshold: "Confiance {confidence} ; aucune confiance ne suffit pour router vers cette équipe.",
+  urgent: "Urgent : le ticket dit {words}.",
   reason_automatic_reply: "C’est une réponse automatique.",
   reason_other: "Le routeur donne la raison « {reason} ».",
   offline: "Le routeur ne répond pas. Votre texte est conservé ; la prochaine modification réessaiera.",

@@ -164,6 +164,7 @@ export default {
   suggested_status: "Vorschlag: {team}, {confidence}. Zuerst von einer Person ansehen lassen.",
   confidence_and_threshold: "Zuversicht {confidence}; nötig waren {threshold}.",
   confidence_no_threshold: "Zuversicht {confidence}; für dieses Team reicht keine Zuversicht zum Zuordnen.",
+  urgent: "Dringend: Im Ticket steht {words}.",
   reason_automatic_reply: "Es ist eine automatische Antwort.",
   reason_other: "Der Router nennt den Grund „{reason}“.",
   fold: { one: "… {count} weiteres Wort …", other: "… {count} weitere Wörter …" },

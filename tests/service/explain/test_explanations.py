@@ -55,7 +55,7 @@ def answer_of(runtime, text, subject=None):
     logits = runtime.run(pad([encoding.ids]))[0]
     decision = decide(logits, encoding, runtime.config)
     ticket = RouteRequest(text=text, subject=subject, explain="tokens")
-    return Answer("id", ticket, runtime, joined, encoding, logits, decision, {})
+    return Answer("id", ticket, runtime, joined, encoding, logits, decision, {}, [])
 
 
 @pytest.fixture

@@ -34,6 +34,18 @@ def test_a_ticket_is_routed(server: Running) -> None:
     assert "explanation" not in answer
 
 
+def test_words_of_danger_raise_a_flag_whatever_the_decision(server: Running) -> None:
+    counted = "larkfield_urgent_tickets_total"
+    before = server.metrics()[counted]
+    calm = server.route("the parcel is lost").json()
+    assert (calm["urgent"], calm["urgent_words"]) == (False, [])
+    assert server.metrics()[counted] == before
+    urgent = server.route("the parcel is lost and there is Smoke", subject="electric shock").json()
+    assert (urgent["urgent"], urgent["urgent_words"]) == (True, ["electric shock", "smoke"])
+    assert urgent["team"] == calm["team"]
+    assert server.metrics()[counted] == before + 1
+
+
 def test_the_subject_counts(server: Running) -> None:
     without = server.route("please help").json()
     with_subject = server.route("please help", subject="refund my card").json()

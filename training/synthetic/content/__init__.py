@@ -74,6 +74,7 @@ class Content:
     frames: dict[str, list[str]]
     filler: dict[str, list[str]]
     short: dict[str, list[str]]  # before and after a ticket of one line
+    everyday: dict[str, list[str]]  # tickets of a few words, by team
     out_of_scope: dict[str, dict[str, list[str]]] = field(repr=False)
 
 
@@ -92,6 +93,7 @@ def content() -> Content:
         frames=_lines(asides["frames"]),
         filler=_lines(_read("filler")),
         short=_lines(_read("short")),
+        everyday=_lines(_read("everyday")),
         out_of_scope={part: _lines(values) for part, values in _read("out_of_scope").items()},
     )
 
