@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from models.bundle import Bundle, BundleError, check_replaceable, write_bundle
@@ -38,6 +38,7 @@ from training.fit.loop import CheckpointError, Epoch
 from training.fit.trainer import find_teacher, make_tokenizer, train
 from training.recipe import LARGEST_SEED, MOST_EPOCHS, Recipe, RecipeError, load_recipe, recipe_names
 from training.report import card, console, figures, page
+from training.report.next_steps import Step, next_steps
 from training.synthetic import MOST, generate, write_csv
 from training.synthetic.dataset import add_synthetic
 
@@ -56,6 +57,7 @@ class Run:
     answers: Answers
     evaluation: Evaluation
     checks: Checks
+    steps: list[Step]
 
 
 def run(
@@ -67,11 +69,14 @@ def run(
     done: Sequence[dict[str, str]] = (),
     device: Device = CPU,
     precision: float | None = None,
+    shown: str = "",
+    command: Sequence[str] = (),
 ) -> Run | None:
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
     `report`: "texts" shows tickets, "ids" only their ids; "none" skips baselines, robustness and label
-    errors. `done` are corrections that a person made before. With several processes
+    errors. `done` are corrections that a person made before. The next steps name the bundle as `shown` and repeat
+    the words of `command`; a report without texts, which others may read, has none. With several processes
     (`training.fit.distributed`), ranks above 0 return None after training.
     """
     teacher = find_teacher(recipe, device)
@@ -99,6 +104,8 @@ def run(
     checks = Checks() if report == "none" else check(bundle, dataset, recipe.seed)
     texts = report == "texts"
     content = figures.figures(bundle.config, dataset, history, answers, evaluation, checks, texts)
+    steps = next_steps(content, shown, command) if command else []
+    content["next_steps"] = [asdict(step) for step in steps] if texts else []  # they name files
     write_bundle(
         out,
         model=model,
@@ -109,7 +116,7 @@ def run(
     )
     write_suspects(label_errors(out), checks.suspects, dataset, texts, done)
     shutil.rmtree(work, ignore_errors=True)
-    return Run(bundle, dataset, recipe, history, answers, evaluation, checks)
+    return Run(bundle, dataset, recipe, history, answers, evaluation, checks, steps)
 
 
 def label_errors(out: Path) -> Path:
@@ -133,6 +140,8 @@ def compare_command(old: Path, new: Path, options: argparse.Namespace, dataset: 
         command += ["--held-out", f"{dataset.valid_share:g}"]
     for name in options.text_column or ():
         command += ["--text-column", name]
+    for team, other in options.merge_team or ():
+        command += ["--merge-team", f"{team}={other}"]
     for flag in ("team_column", "id_column", "time_column", "encoding", "skip_rows", "corrections"):
         value = getattr(options, flag)
         if value and (flag, value) != ("team_column", "team"):
@@ -268,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # only rank 0 prints
     return guarded(
         "training.train",
-        lambda: command(options),
+        lambda: command(options, sys.argv[1:] if arguments is None else arguments),
         BundleError,
         CheckpointError,
         DataError,
@@ -278,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
 
-def command(options: argparse.Namespace) -> int:
+def command(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run the training that the flags describe; returns the exit code."""
     changes = {
         name: getattr(options, name) for name in ("epochs", "seed") if getattr(options, name) is not None
@@ -301,12 +310,25 @@ def command(options: argparse.Namespace) -> int:
         f"{len(dataset.train):,} tickets to train on, {len(dataset.valid):,} to validate on, "
         f"{len(dataset.teams)} teams"
     )
-    result = run(dataset, recipe, out, name, options.report, done, device=device, precision=options.precision)
+    shown = options.out.with_name(out.name)
+    result = run(
+        dataset,
+        recipe,
+        out,
+        name,
+        options.report,
+        done,
+        device=device,
+        precision=options.precision,
+        shown=str(shown),
+        command=["python", "-m", "training.train", *arguments],
+    )
     distributed.stop()
     if result is None:
         return 0
     print(console.summary(result.bundle, dataset, result.evaluation, result.checks, label_errors(out).name))
-    shown = options.out.with_name(out.name)
+    for step in result.steps:
+        print(f"next: {step.reason}\n      {step.command}")
     print(f"bundle: {shown}   serve it: make serve BUNDLE={shown}")
     if out != asked and options.data:
         print(f"compare: {compare_command(options.out, shown, options, dataset)}")

@@ -23,12 +23,16 @@ _WHOLE_AS_FLOAT = re.compile(r"(\d+)\.0+\Z")
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to read; several text columns (subject, body) are joined in the given order."""
+    """The columns to read; several text columns (subject, body) are joined in the given order.
+
+    `merged` are pairs of team names: tickets of the first count as the second's.
+    """
 
     text: tuple[str, ...] = ("text",)
     team: str = "team"
     id: str | None = None  # None: the first of ID_COLUMNS that has a value
     time: str | None = None
+    merged: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         named = [*self.text, self.team, *([self.id] if self.id else [])]

@@ -1,7 +1,7 @@
-"""Everyday tickets of 2 to 12 words, and as short texts that belong to no team, against the shipped bundle.
+"""Everyday tickets of 2 to 12 words, and short texts that belong to no team, against the shipped bundle.
 
-`short/tickets.txt` (team, tab, text) and `short/no_team.txt` were written for this test. Every other line, from
-the first on, was read while the recipe was made; the rest was kept aside.
+`short/tickets.txt` (team, tab, text) and `short/no_team.txt` were written for this test. Every other line,
+from the first on, was read while the recipe was made; the rest was kept aside.
 """
 
 from pathlib import Path

@@ -33,6 +33,7 @@ class Baseline:
     correct: int
     train_tickets: int
     seconds: float
+    predicted: list[str]  # of the validation tickets
 
     def predict(self, texts: Sequence[str]) -> list[str]:
         return list(self.pipeline.predict(texts))
@@ -72,4 +73,6 @@ def _fit(name: str, pipeline: Pipeline, train: Tickets, valid: Tickets) -> Basel
     predicted, actual = pipeline.predict(valid.texts), np.array(valid.teams)
     correct = int((predicted == actual).sum())
     macro_f1 = float(f1_score(actual, predicted, average="macro", labels=sorted(set(valid.teams))))
-    return Baseline(name, pipeline, correct / len(valid), macro_f1, correct, len(train), seconds)
+    return Baseline(
+        name, pipeline, correct / len(valid), macro_f1, correct, len(train), seconds, predicted.tolist()
+    )

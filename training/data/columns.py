@@ -5,7 +5,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from models.tickets.columns import Columns
+from models.tickets.columns import Columns, team_name
 from models.tickets.faults import DataError, Faults
 from training.command_line import share, whole
 from training.data.corrections import apply_corrections
@@ -33,6 +33,13 @@ def add_column_flags(parser: argparse.ArgumentParser) -> None:
         "--id-column", metavar="NAME", help="the ticket's id (default: ticket_id or id, if the file has one)"
     )
     group.add_argument(
+        "--merge-team",
+        action="append",
+        type=merged_team,
+        metavar="TEAM=OTHER",
+        help="count the tickets of TEAM as OTHER's; may be given several times",
+    )
+    group.add_argument(
         "--encoding", metavar="NAME", help="of CSV and JSON files (default: UTF-8, else detected)"
     )
     group.add_argument(
@@ -44,12 +51,22 @@ def add_column_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def merged_team(text: str) -> tuple[str, str]:
+    """ "refunds=payments" as a pair of team names."""
+    team, equals, other = text.partition("=")
+    team, other = team_name(team), team_name(other)
+    if not (equals and team and other and team != other):
+        raise argparse.ArgumentTypeError(f"expected two different teams as in refunds=payments, not {text!r}")
+    return team, other
+
+
 def columns_of(arguments: argparse.Namespace) -> Columns:
     return Columns(
         tuple(arguments.text_column or ["text"]),
         arguments.team_column,
         arguments.id_column or None,
         arguments.time_column or None,
+        tuple(arguments.merge_team or ()),
     )
 
 

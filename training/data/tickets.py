@@ -91,10 +91,12 @@ def read_tickets(
     optional = [name for name in (*ID_COLUMNS, STYLE_COLUMN) if name not in required]
     tickets = Tickets(path.name)
     seen: dict[str, bytes] = {}
+    merged = dict(columns.merged)
     times: list[str] = []
     for row, values in read_rows(path, required, optional, faults, encoding, skip_rows):
         text = _text(values, columns, row, path.name, faults)
         team = team_name(values[columns.team])
+        team = merged.get(team, team)
         given_id = ticket_id(values, columns.id)
         if not text.strip():
             faults.add("empty_text", path.name, "drops", "no text", row)
@@ -103,7 +105,7 @@ def read_tickets(
         elif given_id and _repeats(given_id, text, seen, row, path.name, faults):
             continue
         else:
-            if team != " ".join(values[columns.team].split()):
+            if team != " ".join(values[columns.team].split()) and team not in merged.values():
                 faults.add("team_spelling", path.name, "keeps", TEAM_SPELLING, row)
             tickets.ids.append(given_id or f"row {row}")
             tickets.texts.append(text)

@@ -5,6 +5,7 @@ With `texts` they contain the texts of some tickets, else only ids, so that a re
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -51,7 +52,10 @@ def figures(
         "epochs": [asdict(epoch) for epoch in history],
         "validation": asdict(evaluation),
         "accuracy_at_least": float(precision_bound(np.array(correct.sum()), np.array(len(correct)))),
-        "routers": [_transformer(evaluation, history, dataset), *map(_baseline, checks.baselines)],
+        "routers": [
+            _transformer(evaluation, history, dataset),
+            *(_baseline(one, predicted, dataset.valid.teams) for one in checks.baselines),
+        ],
         "robustness": [asdict(one) for one in checks.robustness],
         "confusions": _confusions(dataset.valid.teams, answers.teams),
         "temperature": config.temperature,
@@ -66,6 +70,7 @@ def figures(
             "doubt": checks.doubt,
             "count": len(checks.suspects),
             "expected": expected_errors(checks.suspects),
+            "costs": _costs(checks.suspects, dataset, predicted),
             "first": [_suspect(one, dataset.checked, texts) for one in checks.suspects[:SHOWN_SUSPECTS]],
         },
     }
@@ -124,8 +129,11 @@ def _transformer(evaluation: Evaluation, history: list[Epoch], dataset: Dataset)
     }
 
 
-def _baseline(baseline: Baseline) -> dict[str, Any]:
+def _baseline(baseline: Baseline, transformer: np.ndarray, teams: list[str]) -> dict[str, Any]:
+    """Its figures; `only_right`: validation tickets that it alone, or the transformer alone, has right."""
+    ours, its = transformer == np.array(teams), np.array(baseline.predicted) == np.array(teams)
     return {
+        "only_right": [int((its & ~ours).sum()), int((ours & ~its).sum())],
         "router": baseline.name,
         "accuracy": baseline.accuracy,
         "correct": baseline.correct,
@@ -158,6 +166,17 @@ def _mistakes(valid: Tickets, answers: Answers, correct: np.ndarray, texts: bool
         }
         for row in worst.tolist()
     ]
+
+
+def _costs(suspects: Sequence[Suspect], dataset: Dataset, predicted: np.ndarray) -> float:
+    """The share of the validation tickets that count as mistakes only because of a suspected label."""
+    first = len(dataset.train)
+    counted = [
+        one.probability
+        for one in suspects
+        if one.index >= first and predicted[one.index - first] == one.suggested_team
+    ]
+    return sum(counted) / len(dataset.valid)
 
 
 def _suspect(suspect: Suspect, train: Tickets, texts: bool) -> dict[str, Any]:

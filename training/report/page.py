@@ -29,6 +29,7 @@ figcaption { color: var(--faint); font-size: .85rem; width: 0; min-width: 100%; 
 .big { font-size: 1.25rem; }
 td.text { white-space: pre-wrap; min-width: 16rem; max-width: 34rem; } tr.best td { font-weight: 600; }
 summary { cursor: pointer; }
+pre { overflow-x: auto; border: 1px solid var(--line); padding: .3rem .6rem; margin: .2rem 0 .8rem; }
 """
 
 
@@ -38,6 +39,7 @@ def page(report: dict[str, Any]) -> str:
     title = f"{bundle['name']}, version {bundle['version']}"
     sections = [
         _summary(report),
+        _steps(report),
         _routers(report),
         _data(report),
         _learning(report),
@@ -99,6 +101,16 @@ def _summary(report: dict[str, Any]) -> str:
         + f".</p><p>Trained on {data['train']['tickets']:,} tickets of {escape(data['train']['file'])} "
         f"with the recipe {escape(report['recipe']['name'])}.</p>"
     )
+
+
+def _steps(report: dict[str, Any]) -> str:
+    if not report["next_steps"]:
+        return ""
+    items = "".join(
+        f"<li>{escape(step['reason'])}<pre><code>{escape(step['command'])}</code></pre></li>"
+        for step in report["next_steps"]
+    )
+    return f"<h2>What to do next</h2><ol>{items}</ol>"
 
 
 def _routers(report: dict[str, Any]) -> str:

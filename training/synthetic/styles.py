@@ -63,7 +63,7 @@ def negation(parts: Parts) -> str:
 def short(parts: Parts) -> str:
     """One line: a headline, a bare question or a bare fact."""
     scene, lines = parts.scene, parts.content.short
-    if parts.chance(0.5):
+    if parts.chance(0.65):
         return _everyday(parts)
     form = parts.rng.random()
     if form < 0.86:

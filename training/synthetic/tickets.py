@@ -10,8 +10,8 @@ from training.synthetic.styles import STYLES, write
 
 # Tickets per 100; hard styles are more frequent than in a real shop, because training gains most from them.
 STYLE_SHARES = {
-    "plain": 12, "distractor": 13, "request_last": 8, "negation": 7, "short": 25, "typos": 6, "long": 5,
-    "boundary": 12, "two_topics": 12,
+    "plain": 9, "distractor": 10, "request_last": 6, "negation": 6, "short": 40, "typos": 5, "long": 4,
+    "boundary": 10, "two_topics": 10,
 }  # fmt: skip
 TEAM_SHARES = {"delivery": 25, "returns": 20, "payment": 21, "warranty": 18, "account": 16}
 MOST = 1_000_000  # tickets of one file; takes minutes, and all texts are kept in memory to avoid duplicates

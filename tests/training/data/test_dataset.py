@@ -1,8 +1,11 @@
 """The checked data set: faults between files, the split, what is dropped and what stops."""
 
+import argparse
+
 import pytest
 from training_examples import ticket_rows, write_csv
 
+from training.data.columns import add_column_flags
 from training.data.dataset import Columns, DataError, default_valid_share, fingerprint, load_dataset
 
 
@@ -34,6 +37,26 @@ def test_equal_texts_fall_on_the_same_side(tmp_path):
     dataset = load_dataset(write_csv(tmp_path / "t.csv", rows))
     assert not set(dataset.train.texts) & set(dataset.valid.texts)
     assert len(dataset.train) + len(dataset.valid) == 180
+
+
+def test_merged_teams_count_as_one_and_the_split_stays(tmp_path):
+    path = write_csv(tmp_path / "t.csv", ticket_rows(60))
+    apart = load_dataset(path)
+    merged = load_dataset(path, columns=Columns(merged=(("garden", "kitchen"),)))
+    assert merged.teams == ("billing", "kitchen")
+    assert merged.train.teams.count("kitchen") == sum(
+        apart.train.teams.count(team) for team in ("garden", "kitchen")
+    )
+    assert not list(merged.faults)
+
+
+@pytest.mark.parametrize("text", ["refunds", "=payments", "refunds=", "refunds= refunds", "none=payments"])
+def test_teams_to_merge_are_two_different_ones(text, capsys):
+    options = argparse.ArgumentParser()
+    add_column_flags(options)
+    with pytest.raises(SystemExit):
+        options.parse_args(["--merge-team", text])
+    assert "two different teams" in capsys.readouterr().err
 
 
 def test_a_folder_with_train_and_valid_files(tmp_path):

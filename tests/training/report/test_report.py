@@ -405,7 +405,7 @@ def test_pictures_of_few_and_of_many_teams(teams):
 
 def test_suspects_of_an_inaccurate_model_come_with_a_warning():
     suspect = Suspect(0, "E-1", 2, "garden", "kitchen", 0.9)
-    weak, strong = (Baseline("words", None, share, share, 1, 1, 0.0) for share in (0.72, 0.95))
+    weak, strong = (Baseline("words", None, share, share, 1, 1, 0.0, []) for share in (0.72, 0.95))
     assert "wrong on 28% of the validation tickets" in Checks([weak], [], [suspect]).doubt
     assert Checks([weak, strong], [], [suspect]).doubt == ""
     assert Checks([weak], [], []).doubt == ""
