@@ -75,8 +75,9 @@ def run(
     """Tokenize, train, export, calibrate, evaluate, compare, report, and write the bundle to `out`.
 
     `report`: "texts" shows tickets, "ids" only their ids; "none" skips baselines, robustness and label
-    errors. `done` are corrections that a person made before. The next steps name the bundle as `shown` and repeat
-    the words of `command`; a report without texts, which others may read, has none. With several processes
+    errors. `done` are corrections that a person made before. The next steps name the bundle as `shown` and
+    repeat the words of `command`; a report without texts, which others may read, has none. With several
+    processes
     (`training.fit.distributed`), ranks above 0 return None after training.
     """
     teacher = find_teacher(recipe, device)
