@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
@@ -250,14 +250,27 @@ class Tokenizer:
 
     def _encode_ascii(self, text: str, vocabulary: dict[str, int]) -> Encoding:
         words = _ASCII_WORD.findall(text.lower())
-        ids = [vocabulary.get(word, UNKNOWN_ID) for word in words[: self.max_tokens]]
-        if not self._inside or UNKNOWN_ID not in ids:
+        if not self._inside:
+            ids = [vocabulary.get(word, UNKNOWN_ID) for word in words[: self.max_tokens]]
             return Encoding(ids, AsciiOffsets(text, len(ids)), text, ids.count(UNKNOWN_ID), len(words))
-        cut = [self._pieces(word, vocabulary) for word in words]
-        ids = [number for pieces in cut for number, _ in pieces]
-        sizes = [size for pieces in cut for _, size in pieces]
-        total, ids = len(ids), ids[: self.max_tokens]
-        return Encoding(ids, AsciiOffsets(text, len(ids), sizes), text, self._unknown(ids), total)
+        found = list(map(vocabulary.get, words))
+        if None not in found:
+            ids = cast(list[int], found[: self.max_tokens])
+            return Encoding(ids, AsciiOffsets(text, len(ids)), text, 0, len(words))
+        ids, sizes = [], []
+        for word, number in zip(words, found, strict=True):
+            if number is None:
+                pieces = self._pieces(word, vocabulary)
+                ids += [piece for piece, _ in pieces]
+                sizes += [size for _, size in pieces]
+            else:
+                ids.append(number)
+                sizes.append(len(word))
+        total, unknown = len(ids), found.count(None)
+        if total > self.max_tokens:
+            ids = ids[: self.max_tokens]
+            unknown = self._unknown(ids)
+        return Encoding(ids, AsciiOffsets(text, len(ids), sizes), text, unknown, total)
 
     def _pieces(self, word: str, vocabulary: dict[str, int]) -> list[tuple[int, int]]:
         """(id, letters) of a word's pieces, from the left; one unknown token if it has none."""
