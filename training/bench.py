@@ -1,9 +1,10 @@
-"""Measures a recipe on all data sets and compares it with its targets and the word-count baselines.
+"""Trains on every data set and compares the bundle with simpler routers and with its targets.
 
-    python -m training.bench [--only larkfield synthetic ...] [--recipe default] [--out results.json]
+    python -m training.bench [--sets it_helpdesk ...] [--seeds 0 1 2] [--device cpu] [--out results.json]
 
-Each run executes `python -m training.train` in a subprocess; each figure comes from its report or is measured
-on its bundle. A data set takes minutes.
+Part of each set is held out: training, the choice of thresholds and calibration never see it, and all figures
+are measured on it. The other routers are trained on all other tickets. Each run executes
+`python -m training.train` in a subprocess and takes minutes.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,21 @@ import torch
 
 from models.bundle import Bundle, load_bundle, quiet_options
 from models.network import Network, NetworkConfig
-from training.assess.baselines import BASELINES, fit_baselines
+from training.assess import held_out
 from training.assess.evaluation import answer, evaluate
-from training.command_line import guarded
-from training.data.dataset import Columns, DataError, Dataset, Faults, load_dataset, read_tickets
+from training.assess.robustness import measure as measure_robustness
+from training.command_line import guarded, whole
+from training.data.dataset import Columns, DataError, Faults, read_tickets
+from training.data.tickets import Tickets
 from training.export.onnx_graph import to_onnx
-from training.recipe import RecipeError, load_recipe
+from training.fit.device import DEVICE_NAMES
+from training.recipe import LARGEST_SEED, RecipeError, load_recipe
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 ROOT = Path(__file__).parents[1]
-SEEDS = (0, 1, 2)  # of the splits of BANKING77
-KEPT_IN_SCOPE = 0.95
+SVM = "words and characters SVM"
+ROUTERS = ("words SVM", SVM, "encoder + regression")
+GIVEN_AWAY = 0.05  # of coverage, at most, compared with what the order by confidence allows
 LENGTHS = (12, 30, 60, 120)
 MEGABYTE = 2**20
 
@@ -47,14 +52,14 @@ class FailedRun(RuntimeError):
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table. `baselines` holds the same figure of each baseline, where it has one."""
+    """One line of the table. `others` holds the same figure of each simpler router, where it has one."""
 
     data: str
     measure: str
     measured: float
     target: float
     at_least: bool  # False: the target is a maximum
-    baselines: dict[str, float]
+    others: dict[str, float]
 
     @property
     def met(self) -> bool:
@@ -62,186 +67,170 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """One finished run of the training command."""
+class DataSet:
+    """Labelled tickets below `DATA`, and the part of them that is held out.
 
-    bundle: Bundle
-    report: dict[str, Any]
-    dataset: Dataset
-    seconds: float
+    `held_out` is a file, or the share of the tickets that a hash of the text and the seed chooses. `accuracy`
+    is the target if it is higher than the accuracy of SVM; `foreign` is a file of texts of no team.
+    """
+
+    file: str
+    columns: Columns
+    held_out: str | float = 0.2
+    accuracy: float = 0.0
+    foreign: str = ""
+
+    def split(self, seed: int) -> tuple[Tickets, Tickets]:
+        """(the tickets to train and validate on, the held out ones)."""
+        tickets = self.read(self.file)
+        if isinstance(self.held_out, str):
+            return tickets, self.read(self.held_out)
+        apart = np.array([is_held_out(text, self.held_out, seed) for text in tickets.texts])
+        rest, held = (tickets.select(np.flatnonzero(rows).tolist()) for rows in (~apart, apart))
+        return rest, held
+
+    def read(self, file: str) -> Tickets:
+        faults = Faults()
+        tickets = read_tickets(DATA / file, self.columns, faults)
+        faults.stop_if_fatal()
+        return tickets
 
 
-def train(folder: Path, data: Path, recipe: str, columns: Columns, report: str, seed: int = 0) -> Trained:
-    """Run the training command and read what it wrote."""
-    out = folder / f"{data.name}-{seed}"
-    command = [sys.executable, "-m", "training.train", "--data", str(data), "--recipe", recipe]
-    command += ["--out", str(out), "--team-column", columns.team, "--report", report, "--seed", str(seed)]
-    started = time.perf_counter()
-    run_command(command)
-    seconds = time.perf_counter() - started
-    content = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    return Trained(load_bundle(out), content, load_dataset(data, columns=columns), seconds)
+SETS = {
+    "banking77": DataSet("banking77/train.csv", Columns(team="category"), 0.1, accuracy=0.94),
+    "clinc150": DataSet(
+        "clinc150/train.csv",
+        Columns(team="intent"),
+        "clinc150/valid.csv",
+        accuracy=0.955,
+        foreign="clinc150/oos_valid.csv",
+    ),
+    "it_helpdesk": DataSet("desks/it_helpdesk.csv", Columns(text=("title", "body"), team="group")),
+    "complaints": DataSet("desks/complaints.csv", Columns(text=("narrative",), team="product")),
+    "five_languages": DataSet("desks/five_languages.csv", Columns(text=("subject", "body"), team="queue")),
+    "larkfield": DataSet("larkfield/train.csv", Columns(), "larkfield/valid.csv", accuracy=599 / 600),
+}
+SYNTHETIC = "synthetic"
 
 
-def run_command(command: list[str]) -> None:
-    """Run the training command, which prints its errors; FailedRun if it fails."""
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    if code:
-        raise FailedRun(f"{' '.join(command[1:])} ended with exit code {code}")
+def is_held_out(text: str, share: float, seed: int = 0) -> bool:
+    """Whether a ticket belongs to the held-out `share`, by a hash of its text and the seed."""
+    normalized = " ".join(text.casefold().split())
+    return int(hashlib.sha256(f"{seed} {normalized}".encode()).hexdigest()[:8], 16) < share * 16**8
 
 
-def larkfield(folder: Path, recipe: str) -> list[Figure]:
-    run = train(folder, DATA / "larkfield", recipe, Columns(), "ids")
-    validation = run.report["validation"]
-    worst_style = min(style["accuracy"] for style in validation["per_style"].values())
-    robust = {one["router"]: one for one in run.report["robustness"]}
-    lost = {name: 100 * (one["clean"] - one["typos"]) for name, one in robust.items()}
-    right = {one["router"]: float(one["correct"]) for one in run.report["routers"]}
-    long = {name: min(one["long"].values()) for name, one in robust.items()}
-    size = sum(path.stat().st_size for path in run.bundle.folder.iterdir()) / MEGABYTE
-    name = "Larkfield"
+@dataclass(frozen=True)
+class Training:
+    """How each training command is run."""
+
+    folder: Path
+    recipe: str
+    device: str
+
+    def run(self, name: str, *arguments: str) -> tuple[Bundle, float]:
+        """The bundle `name` and the minutes that the command took; FailedRun if it fails."""
+        out = self.folder / name
+        command = [sys.executable, "-m", "training.train", "--recipe", self.recipe, "--out", str(out)]
+        command += ["--device", self.device, "--report", "none", *arguments]
+        started = time.perf_counter()
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode  # the command prints its errors
+        if code:
+            raise FailedRun(f"{' '.join(command[1:])} ended with exit code {code}")
+        return load_bundle(out), (time.perf_counter() - started) / 60
+
+
+def figures_of(name: str, training: Training, seed: int) -> list[Figure]:
+    """Train on one set and measure everything on its held out tickets."""
+    chosen = SETS[name]
+    rest, held = chosen.split(seed)
+    source = training.folder / f"{name}.csv"
+    with source.open("w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened).writerows([("text", "team"), *zip(rest.texts, rest.teams, strict=True)])
+    bundle, minutes = training.run(f"{name}-{seed}", "--data", str(source), "--seed", str(seed))
+    figures = [
+        *quality(name, chosen, bundle, rest, held),
+        *routing(name, bundle, held),
+        Figure(name, "calibration error", held_out.error_of_confidence(bundle, held), 0.03, False, {}),
+        Figure(name, "minutes of the training command", minutes, 5, False, {}),
+        Figure(name, "megabytes of the bundle", megabytes(bundle), 10, False, {}),
+    ]
+    if chosen.foreign:
+        foreign = chosen.read(chosen.foreign).texts
+        recall = held_out.out_of_scope_recall(bundle, held.texts, foreign)
+        figures.append(Figure(name, "out-of-scope recall, 96 % in scope kept", recall, 0.8, True, {}))
+    if name == "larkfield":
+        robust = measure_robustness("ours", lambda texts: answer(bundle, texts).teams, held)
+        figures.append(Figure(name, "accuracy with typing errors", robust.typos, 0.985, True, {}))
+        worst = min(robust.long.values())
+        figures.append(Figure(name, "request in 2,000 words, worst place", worst, 0.9, True, {}))
+        figures += speed(bundle)
+    return figures
+
+
+def quality(name: str, chosen: DataSet, bundle: Bundle, rest: Tickets, held: Tickets) -> list[Figure]:
+    """Accuracy, macro-F1 and lost teams beside the simpler routers, which are trained on `rest`."""
+    ours = np.array(answer(bundle, held.texts).teams)
+    others = {router: predict(held.texts) for router, predict in held_out.routers(rest).items()}
+    right = {router: held_out.accuracy(predicted, held) for router, predicted in others.items()}
+    f1 = {router: held_out.macro_f1(predicted, held) for router, predicted in others.items()}
+    lost = len(held_out.teams_lost(ours, others[SVM], held, rest))
+    target = max(right[SVM], chosen.accuracy)
     return [
-        Figure(name, "validation tickets right, of 600", right.pop("transformer"), 598, True, right),
-        Figure(name, "accuracy in the worst style", worst_style, 0.97, True, {}),
-        Figure(name, "points lost to typing errors", lost.pop("transformer"), 1.0, False, lost),
         Figure(
-            name, "request anywhere in 2,000 words, worst place", long.pop("transformer"), 0.97, True, long
+            name, f"accuracy on {len(held):,} tickets", held_out.accuracy(ours, held), target, True, right
         ),
-        Figure(
-            name, "calibration error, 15 bins", run.report["validation"]["calibration_error"], 0.02, False, {}
-        ),
-        Figure(name, "seconds of the whole command", run.seconds, 300, False, {}),
-        Figure(name, "megabytes of the bundle", size, 8, False, {}),
-        *speed(run.bundle),
+        Figure(name, "macro-F1", held_out.macro_f1(ours, held), f1[SVM], True, f1),
+        Figure(name, "teams with recall 0 that the SVM recalls", lost, 0, False, {}),
     ]
 
 
-def synthetic(folder: Path, recipe: str) -> list[Figure]:
+def routing(name: str, bundle: Bundle, held: Tickets) -> list[Figure]:
+    """For each precision: the share routed, and how right it is."""
+    figures = []
+    for precision in held_out.PRECISIONS:
+        found = held_out.routed_at(precision, bundle, held)
+        least = found.possible - GIVEN_AWAY
+        figures.append(Figure(name, f"routed at {precision:.2f}", found.coverage, least, True, {}))
+        if found.routed:
+            right, allowed = found.right / found.routed, found.least_right / found.routed
+            figures.append(Figure(name, f"right of those, at {precision:.2f}", right, allowed, True, {}))
+    return figures
+
+
+def megabytes(bundle: Bundle) -> float:
+    return sum(path.stat().st_size for path in bundle.folder.iterdir()) / MEGABYTE
+
+
+def synthetic(training: Training) -> list[Figure]:
     """Train without data, on synthetic tickets, and evaluate on real ones."""
-    out = folder / "synthetic"
-    command = [sys.executable, "-m", "training.train", "--recipe", recipe, "--out", str(out)]
-    run_command([*command, "--report", "none"])
-    real = read_tickets(DATA / "larkfield" / "valid.csv", Columns(), Faults())
-    written = read_tickets(out.with_name(f"{out.name}.tickets.csv"), Columns(), Faults())
+    bundle, _ = training.run(SYNTHETIC)
+    real = SETS["larkfield"].read("larkfield/valid.csv")
+    written = bundle.folder.with_name(f"{bundle.folder.name}.tickets.csv")
+    tickets = read_tickets(written, Columns(), Faults())
     accuracy = {
-        name: float(
-            (make().fit(written.texts, written.teams).predict(real.texts) == np.array(real.teams)).mean()
-        )
-        for name, make in BASELINES.items()
+        router: held_out.accuracy(predict(real.texts), real)
+        for router, predict in held_out.routers(tickets).items()
     }
-    measured = evaluate(load_bundle(out), real).accuracy
+    measured = evaluate(bundle, real).accuracy
     return [Figure("synthetic tickets", "accuracy on Larkfield's valid.csv", measured, 0.9, True, accuracy)]
 
 
-def banking77(folder: Path, recipe: str) -> list[Figure]:
-    columns = Columns(team="category")
-    runs = [train(folder, DATA / "banking77", recipe, columns, "none", seed) for seed in SEEDS]
-    accuracy = [run.report["validation"]["accuracy"] for run in runs]
-    beside = [baseline_accuracy(run.dataset) for run in runs]
-    baselines = {name: float(np.mean([one[name] for one in beside])) for name in BASELINES}
-    error = float(np.mean([run.report["validation"]["calibration_error"] for run in runs]))
-    name = "BANKING77"
+def averaged(runs: list[list[Figure]]) -> list[Figure]:
+    """The mean of each figure over the runs that have it, in the order of the first run."""
+    by_measure: dict[str, list[Figure]] = {}
+    for figure in (figure for run in runs for figure in run):
+        by_measure.setdefault(figure.measure.split(" on ")[0], []).append(figure)
     return [
         Figure(
-            name,
-            f"accuracy, 10 % held out, {len(SEEDS)} seeds",
-            float(np.mean(accuracy)),
-            0.93,
-            True,
-            baselines,
-        ),
-        Figure(name, "calibration error, 15 bins", error, 0.02, False, {}),
-        Figure(
-            name,
-            "seconds of the whole command",
-            float(np.mean([run.seconds for run in runs])),
-            300,
-            False,
-            {},
-        ),
-    ]
-
-
-def clinc150(folder: Path, recipe: str) -> list[Figure]:
-    columns = Columns(team="intent")
-    run = train(folder, DATA / "clinc150", recipe, columns, "none")
-    foreign = read_tickets(DATA / "clinc150" / "oos_valid.csv", columns, Faults()).texts
-    known = run.dataset.valid
-    recall = recall_out_of_scope(
-        answer(run.bundle, known.texts).logits.max(axis=1), answer(run.bundle, foreign).logits.max(axis=1)
-    )
-    accuracy, recalls = {}, {}
-    for name, make in BASELINES.items():
-        pipeline = make().fit(run.dataset.train.texts, run.dataset.train.teams)
-        accuracy[name] = float((pipeline.predict(known.texts) == np.array(known.teams)).mean())
-        score: Callable[[Sequence[str]], np.ndarray] = getattr(
-            pipeline, "predict_proba" if hasattr(pipeline, "predict_proba") else "decision_function"
+            same[0].data,
+            same[0].measure,
+            float(np.mean([one.measured for one in same])),
+            float(np.mean([one.target for one in same])),
+            same[0].at_least,
+            {router: float(np.mean([one.others[router] for one in same])) for router in same[0].others},
         )
-        recalls[name] = recall_out_of_scope(score(known.texts).max(axis=1), score(foreign).max(axis=1))
-    measured = run.report["validation"]["accuracy"]
-    name = "CLINC150"
-    return [
-        Figure(name, "accuracy in scope", measured, 0.96, True, accuracy),
-        Figure(name, "out-of-scope recall, 95 % in scope kept", recall, 0.75, True, recalls),
-        Figure(
-            name, "calibration error, 15 bins", run.report["validation"]["calibration_error"], 0.02, False, {}
-        ),
-        Figure(name, "seconds of the whole command", run.seconds, 300, False, {}),
+        for same in by_measure.values()
     ]
-
-
-def desk(file: str, columns: Columns, data: str) -> Callable[[Path, str], list[Figure]]:
-    """The figures of a helpdesk's export (`shared/data/desks`).
-
-    A part chosen by hash is held out from training and from the choice of all thresholds. Both baselines are
-    trained on all other tickets.
-    """
-
-    def figures_of(folder: Path, recipe: str) -> list[Figure]:
-        faults = Faults()
-        tickets = read_tickets(DATA / "desks" / f"{file}.csv", columns, faults)
-        faults.stop_if_fatal()
-        apart = np.array([is_held_out(text) for text in tickets.texts])
-        rest, held_out = (tickets.select(np.flatnonzero(rows).tolist()) for rows in (~apart, apart))
-        source = folder / f"{file}.csv"
-        with source.open("w", newline="", encoding="utf-8") as opened:
-            csv.writer(opened).writerows([("text", "team"), *zip(rest.texts, rest.teams, strict=True)])
-        run = train(folder, source, recipe, Columns(), "none")
-        found = evaluate(run.bundle, held_out)
-        beside = {one.name: one for one in fit_baselines(rest, held_out)}
-        accuracy = {name: one.accuracy for name, one in beside.items()}
-        macro_f1 = {name: one.macro_f1 for name, one in beside.items()}
-        return [
-            Figure(data, "accuracy, held out", found.accuracy, accuracy["TF-IDF + SVM"], True, accuracy),
-            Figure(data, "macro-F1, held out", found.macro_f1, macro_f1["TF-IDF + SVM"], True, macro_f1),
-            Figure(data, "calibration error, held out", found.calibration_error, 0.03, False, {}),
-            Figure(data, "routed, held out", found.coverage, 0.1, True, {}),
-            Figure(data, "seconds of the whole command", run.seconds, 300, False, {}),
-        ]
-
-    return figures_of
-
-
-def is_held_out(text: str) -> bool:
-    """Whether a ticket belongs to the held-out fifth, by a hash of its text."""
-    return int(hashlib.sha256(" ".join(text.casefold().split()).encode()).hexdigest()[:8], 16) % 5 == 4
-
-
-def recall_out_of_scope(known: np.ndarray, foreign: np.ndarray) -> float:
-    """The share of `foreign` scores below the score that KEPT_IN_SCOPE of the `known` scores exceed."""
-    return float((foreign < np.quantile(known, 1 - KEPT_IN_SCOPE)).mean())
-
-
-def baseline_accuracy(dataset: Dataset) -> dict[str, float]:
-    actual = np.array(dataset.valid.teams)
-    return {
-        name: float(
-            (
-                make().fit(dataset.train.texts, dataset.train.teams).predict(dataset.valid.texts) == actual
-            ).mean()
-        )
-        for name, make in BASELINES.items()
-    }
 
 
 def speed(bundle: Bundle) -> list[Figure]:
@@ -284,47 +273,32 @@ def time_ratio(ours: Any, baseline: Any, ids: np.ndarray, rounds: int = 60, call
 
 
 def to_markdown(figures: list[Figure]) -> str:
-    """The table, with the ratio to each baseline that has the same figure."""
-    names = list(BASELINES)
-    head = ["data", "measure", "target", "measured", "met", *(f"ratio to {name}" for name in names)]
+    """The table, with the same figure of each simpler router that has it."""
+    head = ["data", "measure", "ours", "target", "met", *ROUTERS]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for one in figures:
-        ratios = [
-            f"{one.measured / one.baselines[name]:.3f} ({one.baselines[name]:.4g})"
-            if one.baselines.get(name)
-            else "-"
-            for name in names
-        ]
-        sign = "≥" if one.at_least else "≤"
-        cells = [
-            one.data,
-            one.measure,
-            f"{sign} {one.target:g}",
-            f"{one.measured:.4g}",
-            "yes" if one.met else "no",
-        ]
-        lines.append("| " + " | ".join([*cells, *ratios]) + " |")
+        others = [f"{one.others[name]:.4g}" if name in one.others else "-" for name in ROUTERS]
+        target = f"{'≥' if one.at_least else '≤'} {one.target:.4g}"
+        cells = [one.data, one.measure, f"{one.measured:.4g}", target, "yes" if one.met else "no", *others]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-SETS: dict[str, Callable[[Path, str], list[Figure]]] = {
-    "larkfield": larkfield,
-    "synthetic": synthetic,
-    "banking77": banking77,
-    "clinc150": clinc150,
-    "it_helpdesk": desk("it_helpdesk", Columns(text=("title", "body"), team="group"), "IT help desk"),
-    "complaints": desk("complaints", Columns(text=("narrative",), team="product"), "complaints"),
-    "five_languages": desk(
-        "five_languages", Columns(text=("subject", "body"), team="queue"), "five languages"
-    ),
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m training.bench", description="Train on every data set and print the table of targets."
     )
-    parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS), metavar="SET")
+    names = [*SETS, SYNTHETIC]
+    parser.add_argument("--sets", nargs="+", choices=names, default=names, metavar="SET")
+    parser.add_argument(
+        "--seeds",
+        nargs="+",
+        type=whole(0, LARGEST_SEED),
+        default=[0],
+        metavar="N",
+        help="of the split and of training; the figures are means (default: 0)",
+    )
+    parser.add_argument("--device", choices=DEVICE_NAMES, default="auto", help="as in training.train")
     parser.add_argument("--recipe", default="default", metavar="NAME")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
     options = parser.parse_args(arguments)
@@ -340,8 +314,12 @@ def measure(options: argparse.Namespace) -> int:
         options.out.touch()  # fails now, not after minutes, if it cannot be written
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in options.only:
-            figures += SETS[name](Path(folder), options.recipe)
+        training = Training(Path(folder), options.recipe, options.device)
+        for name in options.sets:
+            if name == SYNTHETIC:
+                figures += synthetic(training)
+            else:
+                figures += averaged([figures_of(name, training, seed) for seed in options.seeds])
             print(to_markdown(figures), flush=True)
     print(f"{os.cpu_count()} cores, torch {torch.__version__}, onnxruntime {onnxruntime.__version__}")
     if options.out:
