@@ -50,16 +50,20 @@ def _right(bundle: Bundle, tokens: TokenIds, targets: np.ndarray) -> int:
     return int((run_graph(bundle, tokens).argmax(axis=1) == targets).sum())
 
 
-def described(config: BundleConfig) -> str:
-    """A sentence about which tickets are read whole, and why."""
+def chosen(config: BundleConfig) -> str:
+    """A sentence about which tickets are read whole."""
     if not config.window:
         return "every ticket is read whole"
     limit = max(config.window, config.whole)
+    return f"tickets of up to {limit} tokens are read whole, longer ones in windows of {config.window}"
+
+
+def described(config: BundleConfig) -> str:
+    """A sentence about which tickets are read whole, and why."""
     parts = [
         f"of {one['tickets']:.0f} with up to {one['longest']:.0f} tokens, {one['whole']:.0f} are right "
         f"read whole and {one['windows']:.0f} in windows"
         for one in config.reading
         if one["tickets"]
     ]
-    why = f" (validation tickets: {'; '.join(parts)})" if parts else ""
-    return f"tickets of up to {limit} tokens are read whole, longer ones in windows of {config.window}{why}"
+    return chosen(config) + (f" (validation tickets: {'; '.join(parts)})" if parts else "")

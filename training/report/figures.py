@@ -17,6 +17,7 @@ from training.assess.calibration import coverage_curve, reliability
 from training.assess.checks import Checks
 from training.assess.evaluation import Answers, Evaluation
 from training.assess.label_errors import Suspect, expected_errors
+from training.assess.reading import chosen
 from training.assess.thresholds import precision_bound
 from training.data.dataset import Dataset, Tickets
 from training.fit.loop import Epoch
@@ -61,6 +62,7 @@ def figures(
         "temperature": config.temperature,
         "thresholds": config.thresholds.model_dump(),
         **_routing(config),
+        "reading": {"chosen": chosen(config), "compared": config.reading},
         "reliability": reliability(answers.confidence, correct),
         "coverage": coverage_curve(answers.confidence, correct),
         "review_reasons": dict(Counter(reason for one in answers.tickets for reason in one.reasons)),

@@ -46,6 +46,7 @@ def page(report: dict[str, Any]) -> str:
         _teams(report),
         _confidence(report),
         _robustness(report),
+        _long_tickets(report),
         _mistakes(report),
         _suspects(report),
         _made_with(report),
@@ -259,6 +260,19 @@ def _robustness(report: dict[str, Any]) -> str:
             ],
         )
         + table(["router, by length", *quarters], lengths)
+    )
+
+
+def _long_tickets(report: dict[str, Any]) -> str:
+    sentence, compared = report["reading"]["chosen"], report["reading"]["compared"]
+    rows = [
+        [f"{one['longest']:.0f} tokens", int(one["tickets"]), int(one["whole"]), int(one["windows"])]
+        for one in compared
+        if one["tickets"]
+    ]
+    head = ["longer than the limit so far, up to", "validation tickets", "right, whole", "right, in windows"]
+    return f"<h2>Long tickets</h2><p>{escape(sentence[:1].upper() + sentence[1:])}.</p>" + (
+        table(head, rows) if rows else ""
     )
 
 

@@ -28,6 +28,7 @@ from training.assess.label_errors import (
 from training.assess.robustness import PLACES, in_filler, measure
 from training.data.corrections import COLUMNS, to_csv
 from training.data.dataset import Columns, Dataset, Faults, Tickets, load_dataset
+from training.report import page as report_page
 from training.report import pictures
 from training.synthetic import generate
 
@@ -249,6 +250,18 @@ def test_the_page_is_self_contained_and_every_picture_is_described(reported):
     assert len(page.images) == 8
     assert all(len(image["alt"]) > 30 for image in page.images)
     assert "script" not in page.tags
+
+
+def test_the_page_says_how_long_tickets_are_read(reported):
+    folder, _ = reported
+    report = json.loads((folder / "texts" / "report.json").read_text(encoding="utf-8"))
+    assert "<p>Every ticket is read whole.</p>" in report_page.page(report)
+    compared = [{"longest": 640, "tickets": 37, "whole": 33, "windows": 29}]
+    report["reading"] = {"chosen": "tickets of up to 640 tokens are read whole", "compared": compared}
+    shown = report_page.page(report)
+    assert "<p>Tickets of up to 640 tokens are read whole.</p>" in shown
+    for figure in ("640 tokens</td>", ">37</td>", ">33</td>", ">29</td>"):
+        assert figure in shown.split("<h2>Long tickets</h2>")[1]
 
 
 def test_texts_are_shown_or_only_ids(reported):
