@@ -152,7 +152,6 @@ def figures_of(name: str, training: Training, seed: int) -> list[Figure]:
         *routing(name, bundle, held),
         Figure(name, "calibration error", held_out.error_of_confidence(bundle, held), 0.03, False, {}),
         Figure(name, "minutes of the training command", minutes, 5, False, {}),
-        Figure(name, "megabytes of the bundle", megabytes(bundle), 10, False, {}),
     ]
     if chosen.foreign:
         foreign = chosen.read(chosen.foreign).texts
@@ -163,6 +162,7 @@ def figures_of(name: str, training: Training, seed: int) -> list[Figure]:
         figures.append(Figure(name, "accuracy with typing errors", robust.typos, 0.985, True, {}))
         worst = min(robust.long.values())
         figures.append(Figure(name, "request in 2,000 words, worst place", worst, 0.9, True, {}))
+        figures.append(Figure(name, "megabytes of the bundle", megabytes(bundle), 10, False, {}))
         figures += speed(bundle)
     return figures
 

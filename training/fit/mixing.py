@@ -37,7 +37,7 @@ def mix(network: Network, counts: WordCounts, valid: Examples) -> Network:
 def choose_share(deep: np.ndarray, wide: np.ndarray, targets: np.ndarray) -> float:
     """The share of `wide`, the rest being `deep` (both (tickets, teams) logits), with the best quality.
 
-    The quality is accuracy with a fifth of macro-F1, smoothed over neighbouring shares. A penalty for the
+    The quality is the mean of accuracy and macro-F1, smoothed over neighbouring shares. A penalty for the
     distance from PRIOR_SHARE shrinks with the root of the number of tickets, as the sampling error does.
     """
     found = np.array([_quality((1 - share) * deep + share * wide, targets) for share in SHARES])
@@ -49,4 +49,4 @@ def choose_share(deep: np.ndarray, wide: np.ndarray, targets: np.ndarray) -> flo
 def _quality(logits: np.ndarray, targets: np.ndarray) -> float:
     found = logits.argmax(axis=1)
     f1 = f1_score(targets, found, average="macro", labels=np.unique(targets), zero_division=0)
-    return float((4 * (found == targets).mean() + f1) / 5)
+    return float(((found == targets).mean() + f1) / 2)

@@ -89,11 +89,13 @@ def train(
         init_from_encoder(network, tokenizer, trained, train_examples.tokens, teacher)
     if recipe.teacher != "none":
         train_examples = add_soft_labels(train_examples, dataset, recipe, reader, teacher)
+        assert train_examples.soft is not None
+        tickets = replace(tickets, soft=train_examples.soft[: len(tickets.targets)])
         train_examples = add_outliers(train_examples, dataset, recipe, reader, teacher)
     counts = None
     if recipe.counts:
         texts = outliers(train_examples)
-        counts, settings = fit_word_counts(whole, tickets, texts, tokenizer, recipe.seed)
+        counts, settings = fit_word_counts(whole, tickets, valid_examples, texts, tokenizer, recipe.seed)
         train_examples = balanced(train_examples, settings.balance)
         print(describe(settings))
     recipe = within_budget(recipe, len(train_examples.tokens.flat))

@@ -9,6 +9,11 @@ The leave-one-out prediction of each ticket follows from the same inverse (Allen
 Lippert 2007, "Notes on Regularized Least Squares"). The ridge penalty and the sample weights of small teams
 are chosen on these predictions.
 
+The targets are 1 for a ticket's team and -1 for the others, plus the teachers' logits where they read the
+tickets (training.teachers.soft_labels). With many teams, +-1 alone says nothing about which teams are alike.
+The weight of these logits is chosen on the validation tickets. Leave-one-out would flatter it, because the
+teachers of the other tickets saw the label of the one that is left out.
+
 Outlier texts are also examples: their target is "none" for every team.
 
 The model is linear in the tokens, so the result is one row of scores per vocabulary entry and per row of the
@@ -18,7 +23,7 @@ pair table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,22 +42,25 @@ from training.teachers.soft_labels import fit_temperature
 SHORTEST_NGRAM, LONGEST_NGRAM = 3, 5  # characters
 MIN_TICKETS, MAX_SHARE = 2, 0.3  # an n-gram counts if it is in this many tickets, and in at most this share
 PENALTIES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # added to the diagonal of the Gram matrix, which is about 1
+TEACHINGS = (0.4, 1.6)  # weights of the teachers' logits, which have a standard deviation of 1
 BALANCES = (0.0, 0.3, 0.6)  # a ticket weighs (its team's share of the tickets) ** -balance
 MOST_COMPARED = 4_000  # tickets on which penalty and balance are chosen
 DENSE_SHARE = 0.03  # columns used by a larger share of the tickets are multiplied as a dense matrix
+LEAST_SOFT = 1e-6  # smaller probabilities of a soft label count as this
 OUTLIER_SHARE = 0.3  # outlier texts per ticket, at most
 MOST_FITTED = 16_000  # tickets: time grows with the cube of their number, memory with its square
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The chosen ridge penalty and balance, and the `temperature` that turns scores into logits."""
+    """The chosen ridge penalty, balance and teaching; `temperature` turns scores into logits."""
 
     penalty: float
     balance: float
     temperature: float
     accuracy: float  # leave-one-out
     macro_f1: float  # leave-one-out
+    teaching: float = 0.0  # weight of the teachers' logits
 
 
 @dataclass(frozen=True)
@@ -154,28 +162,43 @@ def ngrams(entry: str) -> set[str]:
 
 
 def choose(gram: np.ndarray, targets: np.ndarray, teams: int) -> Settings:
-    """The settings with the best leave-one-out quality: accuracy, with a fifth of macro-F1."""
+    """The settings with the best leave-one-out quality: the mean of accuracy and macro-F1."""
     best: Settings | None = None
+    y = one_against_rest(targets, teams)
     for balance in BALANCES:
         for penalty in PENALTIES:
-            scores = leave_one_out(gram, targets, teams, penalty, balance)
+            scores = leave_one_out(gram, y, penalty / sample_weights(targets, balance))
             found = scores.argmax(axis=1)
-            accuracy = float((found == targets).mean())
-            f1 = float(f1_score(targets, found, average="macro", labels=np.unique(targets), zero_division=0))
-            if best is None or 4 * accuracy + f1 > 4 * best.accuracy + best.macro_f1:
+            accuracy, f1 = float((found == targets).mean()), _macro_f1(targets, found)
+            if best is None or accuracy + f1 > best.accuracy + best.macro_f1:
                 best = Settings(penalty, balance, fit_temperature(scores, targets)[1], accuracy, f1)
     assert best is not None
     return best
 
 
-def leave_one_out(
-    gram: np.ndarray, targets: np.ndarray, teams: int, penalty: float, balance: float
-) -> np.ndarray:
-    """Scores (tickets, teams) of each ticket by a model that was fitted on the others."""
-    loaded = gram + np.diag(penalty / sample_weights(targets, balance))
-    inverse = np.tril(cholesky_inverse(loaded))
+def choose_teaching(labels: np.ndarray, teachers: np.ndarray, targets: np.ndarray) -> float:
+    """The weight of `teachers` beside `labels`, both scores of validation tickets (tickets, teams).
+
+    It is 0 unless the mean of accuracy and macro-F1 gains more than .5 / sqrt(tickets), which bounds the
+    standard error of an accuracy.
+    """
+
+    def quality(teaching: float) -> float:
+        found = (labels + teaching * teachers).argmax(axis=1)
+        return (float((found == targets).mean()) + _macro_f1(targets, found)) / 2
+
+    best = max(TEACHINGS, key=quality)
+    return best if quality(best) - quality(0) > 0.5 / np.sqrt(max(1, len(targets))) else 0.0
+
+
+def _macro_f1(targets: np.ndarray, found: np.ndarray) -> float:
+    return float(f1_score(targets, found, average="macro", labels=np.unique(targets), zero_division=0))
+
+
+def leave_one_out(gram: np.ndarray, y: np.ndarray, penalties: np.ndarray) -> np.ndarray:
+    """Scores (tickets, columns) of each ticket by a model that was fitted to `y` on the others."""
+    inverse = np.tril(cholesky_inverse(gram + np.diag(penalties)))
     inverse = inverse + np.tril(inverse, -1).T
-    y = one_against_rest(targets, teams)
     scores: np.ndarray = y - (inverse @ y) / np.diag(inverse)[:, None]
     return scores
 
@@ -202,20 +225,39 @@ def one_against_rest(targets: np.ndarray, teams: int) -> np.ndarray:
     return y
 
 
+def teachers_logits(soft: np.ndarray) -> np.ndarray:
+    """The logits behind soft labels (tickets, teams), with mean 0 in each ticket and standard deviation 1."""
+    logits = np.log(np.maximum(soft, LEAST_SOFT))
+    logits -= logits.mean(axis=1, keepdims=True)
+    scaled: np.ndarray = logits / max(float(logits.std()), 1e-6)
+    return scaled
+
+
 def fit_word_counts(
-    config: NetworkConfig, examples: Examples, outliers: TokenIds, tokenizer: Tokenizer, seed: int
+    config: NetworkConfig,
+    examples: Examples,
+    valid: Examples,
+    outliers: TokenIds,
+    tokenizer: Tokenizer,
+    seed: int,
 ) -> tuple[WordCounts, Settings]:
     """The fitted model, whose scores are logits, and its settings; `outliers` are texts of no team.
 
-    At most MOST_FITTED tickets are used, drawn with `seed`, and at most OUTLIER_SHARE outliers per ticket.
+    The soft labels of the examples, if they have any, are targets too. At most MOST_FITTED tickets are used,
+    drawn with `seed`, and at most OUTLIER_SHARE outliers per ticket.
     """
     # BLAS threads wait in busy loops: on a loaded machine several take a hundred times as long as one.
     with threadpool_limits(1, user_api="blas"):
-        return _fit(config, examples, outliers, tokenizer, seed)
+        return _fit(config, examples, valid, outliers, tokenizer, seed)
 
 
 def _fit(
-    config: NetworkConfig, examples: Examples, outliers: TokenIds, tokenizer: Tokenizer, seed: int
+    config: NetworkConfig,
+    examples: Examples,
+    valid: Examples,
+    outliers: TokenIds,
+    tokenizer: Tokenizer,
+    seed: int,
 ) -> tuple[WordCounts, Settings]:
     counts, teams = WordCounts(config), config.teams
     entries = sorted(tokenizer.library.get_vocab().items(), key=lambda entry: entry[1])
@@ -228,11 +270,20 @@ def _fit(
     few = outliers.select(np.arange(min(len(outliers), int(OUTLIER_SHARE * len(rows)))))
     vectors = vstack([vectors, weights.vectors(few).astype(np.float32)], format="csr")
     y = np.concatenate([one_against_rest(targets, teams), np.full((len(few), teams), -1, dtype=np.float32)])
+    if examples.soft is not None:
+        taught = np.pad(teachers_logits(examples.soft.numpy()[rows]), ((0, len(few)), (0, 0)))
+        y = np.hstack([y, taught])
     weight = np.append(sample_weights(targets, settings.balance), np.ones(len(few), dtype=np.float32))
     gram = gram_matrix(vectors)
     gram[np.diag_indices_from(gram)] += settings.penalty / weight
     factor = cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)
     coefficients = vectors.T @ cho_solve(factor, y, check_finite=False)
+    if examples.soft is not None:
+        labels, teachers = np.hsplit(coefficients, [teams])
+        known = weights.vectors(valid.tokens)
+        chosen = choose_teaching(known @ labels, known @ teachers, valid.targets.numpy())
+        settings = replace(settings, teaching=chosen)
+        coefficients = labels + chosen * teachers
     by_token, by_pair = weights.scores(coefficients / settings.temperature)
     _store(counts.token, by_token, weights.token)
     _store(counts.bigram, by_pair, weights.pair)
@@ -242,7 +293,8 @@ def _fit(
 def describe(settings: Settings) -> str:
     return (
         f"word counts: leave-one-out accuracy {settings.accuracy:.4f}, macro-F1 {settings.macro_f1:.4f}; "
-        f"ridge penalty {settings.penalty:g}, balance {settings.balance:g}"
+        f"ridge penalty {settings.penalty:g}, balance {settings.balance:g}, "
+        f"weight of the teachers {settings.teaching:g}"
     )
 
 

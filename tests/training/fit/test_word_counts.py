@@ -64,8 +64,8 @@ def products_of(tickets: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_leave_one_out_equals_fitting_without_the_ticket(balance):
     products, targets = products_of(30)
     targets[targets == 2] = np.where(np.arange(10) < 6, 0, 2)  # teams of different sizes
-    found = leave_one_out(products, targets, 3, 2.0, balance)
     weight = sample_weights(targets, balance)
+    found = leave_one_out(products, one_against_rest(targets, 3), 2.0 / weight)
     for ticket in range(0, 30, 7):
         others = np.delete(np.arange(30), ticket)
         loaded = products[np.ix_(others, others)] + np.diag(2.0 / weight[others])
@@ -104,7 +104,7 @@ def fitted():
     tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
     examples = Examples(tokens, torch.tensor([0] * 15 + [1] * 15))
     config = NetworkConfig(tokenizer.vocab_size, 2, positions="relative", counts=64)
-    counts, settings = fit_word_counts(config, examples, NOTHING, tokenizer, seed=0)
+    counts, settings = fit_word_counts(config, examples, examples, NOTHING, tokenizer, seed=0)
     return tokenizer, examples, counts, settings
 
 
@@ -120,6 +120,43 @@ def test_the_tables_give_the_scores_of_ridge_regression(fitted):
     tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
     expected = inner_of(weights.vectors(tokens), vectors) @ learned / settings.temperature
     np.testing.assert_allclose(predict(counts, tokens).numpy(), expected, atol=0.02)
+
+
+def test_teachers_decide_what_the_labels_leave_open(fitted):
+    """The tickets about hoses have the label of either team; their soft label says the second."""
+    tokenizer, _, counts, _ = fitted
+    texts = ["the rake is bent", "charged twice", "hose", "hose"] * 10
+    soft = torch.tensor([[0.9, 0.1], [0.1, 0.9], [0.2, 0.8], [0.2, 0.8]] * 10)
+    tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
+    examples = Examples(tokens, torch.tensor([0, 1, 0, 0, 0, 1, 0, 1] * 5))
+    valid = Examples(tokens, torch.tensor([0, 1, 1, 1] * 10))
+    plain, alone = fit_word_counts(counts.config, examples, valid, NOTHING, tokenizer, seed=0)
+    taught, settings = fit_word_counts(
+        counts.config, replace(examples, soft=soft), valid, NOTHING, tokenizer, seed=0
+    )
+    assert alone.teaching == 0
+    assert settings.teaching > 0
+    right = [(predict(one, tokens).argmax(dim=1) == valid.targets).double().mean() for one in (plain, taught)]
+    assert right[0] < 0.6
+    assert right[1] == 1
+
+
+def test_teachers_count_only_if_they_gain_more_than_the_sampling_error():
+    targets = np.arange(100) % 2
+    labels = np.eye(2)[targets].astype(float)
+    labels[:4] = labels[:4, ::-1]
+    assert word_counts.choose_teaching(labels, 9 * np.eye(2)[targets], targets) == 0  # gains 4 of 100
+    labels[:10] = 1 - np.eye(2)[targets[:10]]
+    assert word_counts.choose_teaching(labels, 9 * np.eye(2)[targets], targets) > 0  # gains 10 of 100
+    assert word_counts.choose_teaching(labels, -np.eye(2)[targets], targets) == 0
+
+
+def test_logits_of_teachers_have_mean_zero_and_a_common_scale():
+    logits = word_counts.teachers_logits(np.array([[0.7, 0.2, 0.1], [0.0, 0.0, 1.0]], dtype=np.float32))
+    np.testing.assert_allclose(logits.mean(axis=1), 0, atol=1e-6)
+    assert logits.std() == pytest.approx(1, abs=1e-5)
+    assert np.isfinite(logits).all()
+    assert logits[0].argsort().tolist() == [2, 1, 0]
 
 
 def inner_of(some, others):
@@ -138,7 +175,7 @@ def test_outlier_texts_score_low_for_every_team(fitted):
     tokenizer, examples, counts, _ = fitted
     told = tokenizer.encode("my mower and the money in spring").ids
     texts = TokenIds.from_rows([told] * 10)
-    taught, _ = fit_word_counts(counts.config, examples, texts, tokenizer, seed=0)
+    taught, _ = fit_word_counts(counts.config, examples, examples, texts, tokenizer, seed=0)
     ids = TokenIds.from_rows([told])
     spread, before = (np.ptp(predict(one, ids).numpy()) for one in (taught, counts))
     assert spread < 0.8 * before
@@ -152,7 +189,7 @@ def test_at_most_the_maximum_number_of_tickets_is_fitted(fitted, monkeypatch):
     tokenizer, examples, counts, _ = fitted
     monkeypatch.setattr(word_counts, "MOST_FITTED", 20)
     monkeypatch.setattr(word_counts, "MOST_COMPARED", 15)
-    again, _ = fit_word_counts(counts.config, examples, NOTHING, tokenizer, seed=0)
+    again, _ = fit_word_counts(counts.config, examples, examples, NOTHING, tokenizer, seed=0)
     assert (predict(again, examples.tokens).argmax(dim=1) == examples.targets).double().mean() > 0.8
 
 
