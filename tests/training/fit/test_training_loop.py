@@ -185,7 +185,7 @@ def test_both_recipes_load_and_mistakes_are_named(tmp_path):
     assert {"baseline", "default"} <= set(recipe_names())
     for name in recipe_names():
         assert load_recipe(name).name == name
-    with pytest.raises(ValueError, match="no recipe 'nonsense'; there are: baseline, default"):
+    with pytest.raises(ValueError, match="no recipe 'nonsense'; use one of baseline, default"):
         load_recipe("nonsense")
     (tmp_path / "mine.toml").write_text("epoch = 3\n")
     with pytest.raises(ValueError, match=r"(?s)'epochs' is missing.*no setting 'epoch' .did you mean"):
