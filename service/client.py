@@ -110,15 +110,17 @@ class _Calls:
         self.first_pause_seconds = first_pause_seconds
 
     @staticmethod
-    def _ticket(text: str, subject: str | None, ticket_id: str | None, explain: str | None) -> dict[str, Any]:
-        fields = {"ticket_id": ticket_id, "subject": subject, "text": text, "explain": explain}
-        return {name: value for name, value in fields.items() if value is not None}
+    def _ticket(text: str, **fields: str | None) -> dict[str, Any]:
+        return {"text": text, **{name: value for name, value in fields.items() if value is not None}}
 
     @staticmethod
-    def _feedback(team: str, ticket_id: str | None, request_id: str | None) -> dict[str, Any]:
+    def _feedback(
+        team: str, ticket_id: str | None, request_id: str | None, source: str | None
+    ) -> dict[str, Any]:
         if (ticket_id is None) == (request_id is None):
             raise ValueError("name the ticket by ticket_id or by request_id, one of the two")
-        return {"team": team, **({"ticket_id": ticket_id} if ticket_id else {"request_id": request_id})}
+        named = {"ticket_id": ticket_id} if ticket_id else {"request_id": request_id}
+        return {"team": team, **named, **({"source": source} if source else {})}
 
     def _request(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return {"method": "POST", "url": path, "json": body, "headers": {"X-Request-ID": uuid.uuid4().hex}}
@@ -140,16 +142,30 @@ class Client(_Calls):
         *,
         subject: str | None = None,
         ticket_id: str | None = None,
+        source: str | None = None,
         explain: str | None = None,
     ) -> dict[str, Any]:
-        """The answer of POST /route; RouterError if the service rejects it or does not answer."""
-        return self._send(self._request("/route", self._ticket(text, subject, ticket_id, explain)))
+        """The answer of POST /route; RouterError if the service rejects it or does not answer.
+
+        `source` names the helpdesk that the id is from, if there are several.
+        """
+        ticket = self._ticket(text, subject=subject, ticket_id=ticket_id, source=source, explain=explain)
+        return self._send(self._request("/route", ticket))
 
     def feedback(
-        self, team: str, *, ticket_id: str | None = None, request_id: str | None = None
+        self,
+        team: str,
+        *,
+        ticket_id: str | None = None,
+        request_id: str | None = None,
+        source: str | None = None,
     ) -> dict[str, Any]:
-        """Report the team that solved a ticket; it is on disk when this returns."""
-        return self._send(self._request("/feedback", self._feedback(team, ticket_id, request_id)))
+        """Report the team that solved a ticket; it is on disk when this returns.
+
+        `source` is the one that /route was given with the id.
+        """
+        body = self._feedback(team, ticket_id, request_id, source)
+        return self._send(self._request("/feedback", body))
 
     def _send(self, request: dict[str, Any]) -> dict[str, Any]:
         for pause in pauses(self.tries, self.first_pause_seconds):
@@ -181,16 +197,30 @@ class AsyncClient(_Calls):
         *,
         subject: str | None = None,
         ticket_id: str | None = None,
+        source: str | None = None,
         explain: str | None = None,
     ) -> dict[str, Any]:
-        """The answer of POST /route; RouterError if the service rejects it or does not answer."""
-        return await self._send(self._request("/route", self._ticket(text, subject, ticket_id, explain)))
+        """The answer of POST /route; RouterError if the service rejects it or does not answer.
+
+        `source` names the helpdesk that the id is from, if there are several.
+        """
+        ticket = self._ticket(text, subject=subject, ticket_id=ticket_id, source=source, explain=explain)
+        return await self._send(self._request("/route", ticket))
 
     async def feedback(
-        self, team: str, *, ticket_id: str | None = None, request_id: str | None = None
+        self,
+        team: str,
+        *,
+        ticket_id: str | None = None,
+        request_id: str | None = None,
+        source: str | None = None,
     ) -> dict[str, Any]:
-        """Report the team that solved a ticket; it is on disk when this returns."""
-        return await self._send(self._request("/feedback", self._feedback(team, ticket_id, request_id)))
+        """Report the team that solved a ticket; it is on disk when this returns.
+
+        `source` is the one that /route was given with the id.
+        """
+        body = self._feedback(team, ticket_id, request_id, source)
+        return await self._send(self._request("/feedback", body))
 
     async def _send(self, request: dict[str, Any]) -> dict[str, Any]:
         for pause in pauses(self.tries, self.first_pause_seconds):
@@ -215,23 +245,32 @@ def main(arguments: list[str] | None = None) -> int:
     route.add_argument("text", help="the ticket's text; - reads it from standard input")
     route.add_argument("--subject")
     route.add_argument("--ticket-id")
+    route.add_argument("--source", help="the helpdesk that the id is from")
     route.add_argument("--explain", choices=["none", "tokens", "heads", "full"])
     feedback = commands.add_parser("feedback", help="report the team that solved a ticket")
     feedback.add_argument("team")
     named = feedback.add_mutually_exclusive_group(required=True)
     named.add_argument("--ticket-id")
     named.add_argument("--request-id")
+    feedback.add_argument("--source", help="the helpdesk that the id is from")
     chosen = parser.parse_args(arguments)
     with Client(chosen.url, api_key=os.environ.get("LARKFIELD_API_KEY")) as client:
         try:
             if chosen.command == "route":
                 text = sys.stdin.read() if chosen.text == "-" else chosen.text
                 answer = client.route(
-                    text, subject=chosen.subject, ticket_id=chosen.ticket_id, explain=chosen.explain
+                    text,
+                    subject=chosen.subject,
+                    ticket_id=chosen.ticket_id,
+                    source=chosen.source,
+                    explain=chosen.explain,
                 )
             else:
                 answer = client.feedback(
-                    chosen.team, ticket_id=chosen.ticket_id, request_id=chosen.request_id
+                    chosen.team,
+                    ticket_id=chosen.ticket_id,
+                    request_id=chosen.request_id,
+                    source=chosen.source,
                 )
         except RouterError as error:
             print(error, file=sys.stderr)
