@@ -235,6 +235,7 @@ def _sentence(item: Any) -> str:
 def _model_at(place: list[str]) -> type[BaseModel] | None:
     if not place:
         return Config
-    if place[0] == "desks" and len(place) == 2:
-        return DeskConfig
-    return {"router": Router, "connect": Connect}.get(place[0]) if len(place) == 1 else Generic
+    if place[0] == "desks":
+        return DeskConfig if len(place) == 2 else Generic
+    tables: dict[str, type[BaseModel]] = {"router": Router, "connect": Connect}
+    return tables.get(place[0])

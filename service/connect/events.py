@@ -157,7 +157,8 @@ class EventStore:
         """Give an event up, with the reason, until a person replays it."""
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE events SET state = 'parked', tries = tries + 1, reason = ?, handled_at = ? WHERE id = ?",
+                "UPDATE events SET state = 'parked', tries = tries + 1, reason = ?, handled_at = ? "
+                "WHERE id = ?",
                 (reason, self.clock(), stored.id),
             )
 

@@ -1,4 +1,4 @@
-"""The running connector: a web server, and for each desk a thread that handles events and one that searches."""
+"""The running connector: a web server, and for each desk two threads: one handles events, one searches."""
 
 from __future__ import annotations
 
@@ -70,17 +70,14 @@ def _named(place, read):  # type: ignore[no-untyped-def]
 def run(parts: Parts) -> int:
     """Serve until SIGTERM or SIGINT; the exit status. StoreBusy if another connector runs."""
     parts.store.own()
-    sweepers = [
-        Sweeper(
-            name, desk.sweep_seconds, parts.desks[name], parts.store, parts.metrics, parts.workers[name].wake
-        )
-        for name, desk in parts.config.desks.items()
-        if desk.sweep_seconds
-    ]
-    workers = list(parts.workers.values())
-    threads = [
-        threading.Thread(target=part.run, name=part.name, daemon=True) for part in (*workers, *sweepers)
-    ]
+    loops: list[Worker | Sweeper] = list(parts.workers.values())
+    for name, desk in parts.config.desks.items():
+        if desk.sweep_seconds:
+            wake = parts.workers[name].wake
+            loops.append(
+                Sweeper(name, desk.sweep_seconds, parts.desks[name], parts.store, parts.metrics, wake)
+            )
+    threads = [threading.Thread(target=loop.run, name=loop.name, daemon=True) for loop in loops]
     for thread in threads:
         thread.start()
     server = uvicorn.Server(
@@ -103,8 +100,8 @@ def run(parts: Parts) -> int:
     except SystemExit:  # the address is taken; uvicorn has logged it
         return 2
     finally:
-        for part in (*workers, *sweepers):
-            part.stop()
+        for loop in loops:
+            loop.stop()
         for thread in threads:
             thread.join(_END_SECONDS)
     return 0

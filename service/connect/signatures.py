@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
@@ -57,12 +58,9 @@ def _carries(secret: bytes, headers: Headers, in_address: str | None) -> bool:
     if kind.lower() == "bearer":
         found |= _same(secret, value.strip())
     elif kind.lower() == "basic":
-        try:
-            found |= _same(
-                secret, base64.b64decode(value, validate=True).partition(b":")[2].decode("latin-1")
-            )
-        except binascii.Error:
-            pass
+        with contextlib.suppress(binascii.Error):
+            password = base64.b64decode(value, validate=True).partition(b":")[2]
+            found |= _same(secret, password.decode("latin-1"))
     return found
 
 

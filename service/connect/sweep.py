@@ -1,4 +1,4 @@
-"""Finds by search what no webhook told of: the helpdesk was away, the connector was, or there are no webhooks."""
+"""Finds by search what no webhook told of: helpdesk or connector were away, or there are no webhooks."""
 
 from __future__ import annotations
 

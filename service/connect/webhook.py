@@ -25,7 +25,7 @@ from service.connect.signatures import admits
 
 log = logging.getLogger("larkfield.connect")
 
-# A webhook carries one ticket with its mails; the service takes as much for a batch (LARKFIELD_MAX_BATCH_BODY_BYTES).
+# A webhook carries one ticket with its mails; as much as the service takes for a batch.
 LARGEST_BODY_BYTES = 8_388_608
 BODY_SECONDS = 30.0
 MOST_REQUESTS = 32  # at once, so that bodies in flight stay within memory

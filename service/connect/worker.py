@@ -1,8 +1,8 @@
 """Handles events: reads the ticket, asks the router, writes the decision; or reports a solved ticket.
 
-What an event asks for is decided by the ticket as it is now, not by what the webhook said: a ticket that waits
-in an entry queue is routed once, one that is solved is reported. So events may come twice, late, or in another
-order. Before anything is written the ticket is read again: a person who was faster wins.
+What an event asks for is decided by the ticket as it is now, not by what the webhook said: a ticket that
+waits in an entry queue is routed once, one that is solved is reported. So events may come twice, late, or in
+another order. Before anything is written the ticket is read again: a person who was faster wins.
 
 A failure postpones the event, with growing pauses, and for a shorter time its desk. After a day the event is
 parked with its reason. A refusal that no other try can help is parked at once.
@@ -31,6 +31,8 @@ LONGEST_DESK_PAUSE_SECONDS = 30.0
 IDLE_SECONDS = 0.5  # between two looks for events that are due
 # The router reads the beginning of a long text, and refuses bodies beyond its limit.
 LONGEST_TEXT, LONGEST_SUBJECT = 50_000, 2_000
+# Of the router: 401 and 403 are a wrong key, 404, 405 and 421 a wrong address; an operator sets them right.
+MAY_PASS = (*TRY_AGAIN, 401, 403, 404, 405, 421)
 
 
 class RouterAway(Exception):
@@ -225,11 +227,6 @@ def _router_call(call: Any) -> Any:
     try:
         return call()
     except RouterError as error:
-        # 401 and 403 are a wrong key, 404 a wrong address: an operator sets them right.
-        if (
-            error.status is None
-            or error.status in (*TRY_AGAIN, 401, 403, 404, 405, 421)
-            or error.status >= 500
-        ):
+        if error.status is None or error.status in MAY_PASS or error.status >= 500:
             raise RouterAway(f"the router: {error}") from None
         raise RouterRefused(f"the router refuses this ticket: {error}") from None

@@ -1,8 +1,8 @@
 """Request Tracker 5 by REST2, tried on 5.0.3; documented at docs.bestpractical.com/rt/latest/RT/REST2.html.
 
-A scrip posts {"ticket": 17, "transaction": 71} (docs/helpdesks.md has it). A move carries the ticket's ETag in
-If-Match, so RT refuses it if anything happened since. RT answers 200 to a move that it did not make, so the
-queue is read again.
+A scrip posts {"ticket": 17, "transaction": 71} (docs/helpdesks.md has it). A move carries the ticket's ETag
+in If-Match, so RT refuses it if anything happened since. RT answers 200 to a move that it did not make, so
+the queue is read again.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class RequestTracker:
         return name
 
     def _text(self, ticket: str) -> tuple[str, bool]:
-        """The text of the ticket's first mail, plain rather than HTML, and whether a note of ours is there."""
+        """The text of the first mail, plain rather than HTML, and whether a note of ours is there."""
         fields = "Subject,ContentType,Filename,TransactionId"
         found = self._api.get(f"/ticket/{ticket}/attachments", fields=fields, per_page=_PAGE)["items"]
         noted = any(item.get("Subject") == _NOTE_SUBJECT for item in found)
