@@ -12,6 +12,7 @@ docs/helpdesks.md says for each helpdesk what to set up there.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -63,6 +64,7 @@ def _run(chosen: argparse.Namespace) -> int:
         if chosen.command == "backfill":
             return commands.backfill(parts)
         writer = logs.configure("info")
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs the address of every call
         try:
             return running.run(parts)
         except StoreBusy as error:

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-Kind = Literal["zammad", "zendesk", "freshdesk", "jira", "otobo", "znuny", "rt", "django-helpdesk", "generic"]
+Kind = Literal["rt", "generic"]
 _SECRETS = ("token", "password", "secret", "webhook_secret", "api_key")
 # A sweep finds what no webhook told of; for a desk without webhooks it is the only way.
 SWEEP_SECONDS = 120.0
@@ -133,10 +133,6 @@ class DeskConfig(Section):
     webhook_secret_env: str | None = None
     webhook_secret_file: str | None = None
     sweep_seconds: float = Field(SWEEP_SECONDS, ge=0)  # 0: never
-    project: str | None = None  # Jira: the project's key
-    team_field: str = "components"  # Jira: the field that names the team
-    queues: dict[str, int] = {}  # django-helpdesk: its API names queues by number
-    webservice: str | None = None  # OTOBO, Znuny: the name of the web service
     generic: Generic | None = None
 
     @field_validator("mode", mode="before")
@@ -156,18 +152,8 @@ class DeskConfig(Section):
                 if queue in self.entry:
                     raise ValueError(f"teams: queue {queue!r} of {team!r} is also an entry queue")
                 owners[queue] = team
-        needed = {
-            "jira": ("project", "user"),
-            "zendesk": ("user",),
-            "rt": (),
-            "otobo": ("webservice", "user"),
-            "znuny": ("webservice", "user"),
-            "django-helpdesk": ("user", "queues"),
-            "generic": ("generic",),
-        }
-        for name in needed.get(self.kind, ()):
-            if not getattr(self, name):
-                raise ValueError(f"{name}: a {self.kind} desk needs it")
+        if self.kind == "generic" and self.generic is None:
+            raise ValueError("generic: a generic desk needs this table")
         return self
 
     def queue_of(self, team: str) -> str | None:

@@ -166,14 +166,14 @@ class EventStore:
         """Store what is about to be written, so that after a crash it is known whose change it was."""
         self._set_ticket(stored, outcome="writing", queue=queue)
 
-    def finish(self, stored: Stored, outcome: str, **ticket: str | None) -> None:
+    def finish(self, stored: Stored, result: str, /, **ticket: str | None) -> None:
         """An event is handled; `ticket` names what to remember of its ticket (outcome, queue, reported)."""
         now = self.clock()
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE events SET state = 'done', content = NULL, outcome = ?, reason = NULL, "
                 "tries = tries + 1, handled_at = ? WHERE id = ?",
-                (outcome, now, stored.id),
+                (result, now, stored.id),
             )
             if ticket:
                 _upsert(connection, stored, now, ticket)

@@ -166,7 +166,7 @@ class Worker:
             _router_call(lambda: self.router.feedback(team, ticket_id=ticket.id, source=self.name))
             self._finish(stored, "reported", reported=team)
 
-    def _finish(self, stored: Stored, result: str, why: str = "", **ticket: str | None) -> None:
+    def _finish(self, stored: Stored, result: str, why: str = "", /, **ticket: str | None) -> None:
         self.store.finish(stored, result, **ticket)
         self.metrics.handled.labels(self.name, result).inc()
         fields = {"desk": self.name, "ticket": stored.event.ticket, "outcome": result}
