@@ -80,6 +80,10 @@ test: packages $(VENV)/.everything lint  ## lint, and every test but the slow on
 test-slow: packages $(VENV)/.everything  ## the slow tests
 	$(PYTEST) -m slow $(ARGS)
 
+.PHONY: test-helpdesk
+test-helpdesk: packages $(VENV)/.everything  ## the connector beside a real Request Tracker (a part of test-slow)
+	$(PYTEST) -m slow tests/service/connect $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.everything  ## ruff, mypy, and the arrows between the rooms
 	$(VENV)/bin/ruff check .

@@ -106,8 +106,8 @@ class Worker:
         return 0.0
 
     def _handle(self, stored: Stored) -> None:
-        ticket = self.desk.read_ticket(stored.event)
         past = self.store.past(stored)
+        ticket = self.desk.read_ticket(stored.event, text=past.outcome in (None, "writing"))
         if ticket.solved:
             self._report(stored, ticket, past)
         elif past.outcome == "writing":

@@ -59,6 +59,11 @@ def test_a_ticket_is_decided_by_mouse_and_taken_back(visit, service_url, waiting
     expect(page.locator("#undo-last")).to_have_count(0)
 
 
+def test_a_link_in_a_note_leads_to_its_ticket(visit, waiting):
+    page = visit("/review?source=rt&ticket=W-1")
+    expect(page.locator(".ticket").nth(1)).to_be_focused()
+
+
 def test_the_keyboard_is_enough(visit, waiting):
     page = visit("/review")
     expect(page.locator(".ticket")).to_have_count(3)

@@ -73,7 +73,7 @@ class RequestTracker:
             self._api.call("POST", f"/ticket/{ticket.id}/comment", body)
         if queue is None:
             return
-        if queue not in self._queues().values():
+        if queue not in self._names.values() and queue not in self._queues().values():
             raise Rejected(f"RT has no queue {queue!r} that this user may see")
         said, _ = self._api.call(
             "PUT", f"/ticket/{ticket.id}", {"Queue": queue}, headers={"If-Match": ticket.version}

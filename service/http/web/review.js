@@ -27,6 +27,17 @@ async function load() {
     desk.failed = error;
   }
   repaint();
+  focusNamed();
+}
+
+// A link in a helpdesk's note names a ticket: /review?source=rt&ticket=17. It gets the focus once.
+let named = new URLSearchParams(location.search);
+
+function focusNamed() {
+  const id = named.get("ticket");
+  const index = desk.tickets.findIndex((ticket) => ticket.ticket_id === id && (ticket.source ?? "") === (named.get("source") ?? ""));
+  if (id && index >= 0) focusTicket(index);
+  named = new URLSearchParams();
 }
 
 function problemText(error) {

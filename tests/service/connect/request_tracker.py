@@ -22,6 +22,7 @@ Set($rtname, 'test');
 Set($Organization, 'test');
 Set($WebDomain, '127.0.0.1');
 Set($WebPort, {port});
+Set($BcryptCost, 10);
 Set($DatabaseType, 'SQLite');
 Set($DatabaseName, '{folder}/rt.db');
 Set($MasonDataDir, '{folder}/mason');
@@ -94,7 +95,7 @@ class RequestTracker(Helpdesk):
             (folder / name).mkdir(parents=True)
         self.server = Process(
             "Request Tracker",
-            [str(SERVER), "--port", "{port}"],
+            [str(SERVER), "--port", "{port}", "--max-workers", "3", "--max-reqs-per-child", "100000"],
             {
                 "RT_SITE_CONFIG": str(folder / "RT_SiteConfig.pm"),
                 "RT_SITE_CONFIG_DIR": str(folder / "no-more-settings"),
