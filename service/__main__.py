@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from service.connect.config import load
 from service.settings import SHIPPED_BUNDLE, Settings, misspelt
 
 # Fits the teams of the shipped bundle; other bundles may have other teams.
@@ -29,6 +31,8 @@ def main() -> int:
         settings = Settings()
         settings.refuse_unprotected()
         settings.refuse_unusable()
+        if settings.connect is not None:
+            load(settings.connect)  # ConfigError is a ValueError
     except ValidationError as error:
         for item in error.errors(include_input=False, include_url=False):
             name = ".".join(str(part) for part in item["loc"]).upper()
@@ -44,6 +48,7 @@ def main() -> int:
 
 def _start(settings: Settings) -> int:
     # These imports are slow. They come after the checks, so that a wrong flag is reported at once.
+    from service.connect.beside import connector_beside
     from service.observe import logs
     from service.observe.metrics import clear_gauges
     from service.process import supervisor, worker
@@ -58,9 +63,10 @@ def _start(settings: Settings) -> int:
         clear_gauges(settings.metrics_folder)
     writer = logs.configure(settings.log_level)
     try:
-        if settings.workers == 1:
-            return worker.serve(settings, listener, writer)
-        return supervisor.Supervisor(settings, listener).run()
+        with connector_beside(settings.connect) if settings.connect else nullcontext():
+            if settings.workers == 1:
+                return worker.serve(settings, listener, writer)
+            return supervisor.Supervisor(settings, listener).run()
     finally:
         writer.close()
 

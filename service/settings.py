@@ -159,6 +159,11 @@ class Settings(BaseSettings):
     metrics_folder: Path | None = Field(
         None, description="Folder for the metrics files of all workers; empty = a temporary folder."
     )
+    connect: Path | None = Field(
+        None,
+        description="Configuration of the helpdesk connector, which then runs beside the service "
+        "(docs/helpdesks.md).",
+    )
     tracing: bool = Field(False, description="Send OpenTelemetry traces; needs the extra `tracing`.")
 
     @field_validator("feedback_url")

@@ -19,7 +19,8 @@ def requirements(kind: str, pyproject: Path) -> list[str]:
     """Requirement lines of an image; both images have the PostgreSQL driver."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     base = [line for line in project["dependencies"] if not line.startswith("onnxruntime")]
-    return [*base, *project["optional-dependencies"]["postgres"], *RUNTIMES[kind]]
+    extras = project["optional-dependencies"]
+    return [*base, *extras["postgres"], *extras["client"], *RUNTIMES[kind]]
 
 
 if __name__ == "__main__":

@@ -97,7 +97,9 @@ def _raise_for_status(response: httpx.Response, content: bytes, place: str) -> N
     if status in (401, 403):
         raise Denied(said)
     if status in (404, 410):
-        raise Gone(said)
+        # A page of HTML says that the address is wrong, not that the ticket is gone.
+        html = response.headers.get("Content-Type", "").startswith("text/html")
+        raise DeskAway(said) if html else Gone(said)
     if status in (409, 412):
         raise Conflict(said)
     raise Rejected(said)

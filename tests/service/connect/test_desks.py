@@ -1,0 +1,186 @@
+"""Calls to a helpdesk that misbehaves, and the generic desk's paths and templates."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="the extra `client` (httpx) is not installed")
+
+from service.connect import http
+from service.connect.adapters import opened
+from service.connect.config import DeskConfig
+from service.connect.desk import Conflict, Denied, DeskAway, DeskError, Gone, NotUnderstood, Rejected
+from service.connect.http import Api
+
+JSON, HTML = "application/json", "text/html"
+
+
+class Server:
+    """Answers each path with (status, content type, body, more headers), and remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, str, bytes, dict[str, str]]] = {}
+        self.sent: list[tuple[str, str, Any, str | None]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                document = json.loads(body) if body else None
+                outer.sent.append((self.command, self.path, document, self.headers.get("Authorization")))
+                if self.path not in outer.answers:
+                    outer.answers[self.path] = (404, JSON, b'{"message": "Not Found"}', {})
+                status, kind, content, headers = outer.answers[self.path]
+                self.send_response(status)
+                for name, value in {
+                    "Content-Type": kind,
+                    "Content-Length": str(len(content)),
+                    **headers,
+                }.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_POST = do_PUT = _answer
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def answer(self, path: str, body: Any, status: int = 200, kind: str = JSON, **headers: str) -> None:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.answers[path] = (status, kind, content, {k.replace("_", "-"): v for k, v in headers.items()})
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body", "error", "said"),
+    [
+        (200, HTML, b"<html>login</html>", DeskAway, "the answer is text/html, not JSON"),
+        (302, HTML, b"", DeskAway, "redirected"),
+        (401, JSON, b'{"message": "Unauthorized"}', Denied, "401 Unauthorized"),
+        (403, HTML, b"<html>", Denied, "403"),
+        (404, JSON, b'{"message": "Not Found"}', Gone, "404"),
+        (404, HTML, b"<html>no such page</html>", DeskAway, "404"),
+        (412, JSON, b"{}", Conflict, "412"),
+        (422, JSON, b'{"error": "no such group"}', Rejected, "no such group"),
+        (502, HTML, b"<html>", DeskAway, "502"),
+    ],
+)
+def test_every_answer_that_is_no_success_is_named(
+    server: Server, status: int, kind: str, body: bytes, error: type[DeskError], said: str
+) -> None:
+    server.answer("/x", body, status, kind)
+    with pytest.raises(error) as caught:
+        Api(server.url, {}).get("/x")
+    assert said in str(caught.value)
+    assert "<html" not in str(caught.value)
+
+
+def test_a_rate_limit_says_how_long(server: Server) -> None:
+    server.answer("/x", {}, 429, Retry_After="17")
+    with pytest.raises(DeskAway) as caught:
+        Api(server.url, {}).get("/x")
+    assert caught.value.retry_after_seconds == 17
+
+
+def test_a_desk_that_is_not_there(server: Server) -> None:
+    with pytest.raises(DeskAway, match="no answer"):
+        Api("http://127.0.0.1:9", {}).get("/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("LARGEST_ANSWER_BYTES", 10), ("CALL_SECONDS", -1.0)], ids=["endless", "hanging"]
+)
+def test_an_answer_without_an_end_is_cut_off(
+    server: Server, monkeypatch: pytest.MonkeyPatch, name: str, value: float
+) -> None:
+    monkeypatch.setattr(http, name, value)
+    server.answer("/x", {"text": "more than ten bytes"})
+    with pytest.raises(DeskAway):
+        Api(server.url, {}).get("/x")
+
+
+def generic(url: str, **paths: Any) -> Any:
+    document = {
+        "kind": "generic",
+        "url": url,
+        "entry": ["inbox"],
+        "teams": {"payment": "billing"},
+        "token_env": "DESK_TOKEN",
+        "generic": {"ticket": "ticket.id", **paths},
+    }
+    return opened(DeskConfig.model_validate(document))
+
+
+READ = {
+    "version": "ticket.updated",
+    "read": "/tickets/{ticket}",
+    "read_root": "data",
+    "subject": "title",
+    "text": "messages.0.body",
+    "queue": "group.name",
+    "owner": "owner",
+    "status": "state",
+    "note_text": "notes",
+    "move": {"method": "PUT", "path": "/tickets/{ticket}", "body": {"group": "{queue}"}},
+    "note": {"path": "/tickets/{ticket}/notes", "body": {"text": "{note}", "internal": True}},
+}
+
+
+def test_a_generic_desk_reads_and_writes_by_configuration(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DESK_TOKEN", "abc")
+    desk = generic(server.url, **READ)
+    event = desk.read_event({"ticket": {"id": 17, "updated": "noon"}})
+    assert (event.ticket, event.version, event.content) == ("17", "noon", None)
+    record = {"title": "Hello", "messages": [{"body": "Text"}], "group": {"name": "inbox"}, "state": "new"}
+    server.answer("/tickets/17", {"data": record})
+    ticket = desk.read_ticket(event)
+    assert (ticket.subject, ticket.text, ticket.queue) == ("Hello", "Text", "inbox")
+    assert (ticket.open, ticket.solved, ticket.taken, ticket.noted) == (True, False, False, False)
+    desk.write(ticket, queue="billing")
+    assert server.sent[-1] == ("PUT", "/tickets/17", {"group": "billing"}, "Bearer abc")
+    server.answer("/tickets/17/notes", {})
+    desk.write(ticket, note='Larkfield router: "look" {queue}')
+    assert server.sent[-1][2] == {"text": 'Larkfield router: "look" {queue}', "internal": True}
+    server.answer("/tickets/17", {"data": record | {"notes": [{"t": "Larkfield router: look"}], "owner": 3}})
+    again = desk.read_ticket(event)
+    assert (again.noted, again.taken) == (True, True)
+
+
+def test_without_an_api_the_webhook_is_the_ticket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DESK_TOKEN", "abc")
+    desk = generic("http://127.0.0.1:9", text="ticket.text")
+    body = {"ticket": {"id": "A/1", "text": "Hello"}}
+    event = desk.read_event(body)
+    assert event == desk.read_event(dict(body))
+    assert desk.read_ticket(event).text == "Hello"
+    with pytest.raises(Rejected, match=r"generic\.move is not configured"):
+        desk.write(desk.read_ticket(event), queue="billing")
+
+
+@pytest.mark.parametrize(
+    "body", [None, [], {"ticket": None}, {"ticket": {"id": {}}}, {"ticket": {"id": True}}]
+)
+def test_a_body_without_a_ticket_is_not_understood(monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
+    monkeypatch.setenv("DESK_TOKEN", "abc")
+    with pytest.raises(NotUnderstood):
+        generic("http://127.0.0.1:9").read_event(body)
