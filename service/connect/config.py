@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-Kind = Literal["rt", "generic"]
+Kind = Literal["rt", "zammad", "generic"]
 _SECRETS = ("token", "password", "secret", "webhook_secret", "api_key")
 # A sweep finds what no webhook told of; for a desk without webhooks it is the only way.
 SWEEP_SECONDS = 120.0

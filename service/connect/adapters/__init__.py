@@ -10,6 +10,7 @@ from service.connect.desk import Desk
 # kind -> module; each has `open_desk(config, token)` and `SIGNATURE`, how its webhooks are signed.
 MODULES = {
     "rt": "rt",
+    "zammad": "zammad",
     "generic": "generic",
 }
 
