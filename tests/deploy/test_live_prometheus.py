@@ -98,9 +98,12 @@ def test_every_rule_is_healthy_and_records_data(live: Live) -> None:
 
 
 def test_the_metrics_that_alerts_read_exist(live: Live) -> None:
-    """An alert on a metric that nobody exports would be silent for ever."""
+    """An alert on a metric that nobody exports would be silent for ever.
+
+    tests/service/connect holds the same for the connector, which exports its own.
+    """
     for rule in live.prometheus.rules():
-        if rule["type"] == "alerting":
+        if rule["type"] == "alerting" and not rule["name"].startswith("LarkfieldConnect"):
             for name in set(re.findall(r"[a-z_:]*larkfield_[a-z0-9_:]+", rule["query"])):
                 assert live.prometheus.query(name), (rule["name"], name)
 
@@ -248,4 +251,6 @@ def test_each_alert_fires_when_it_is_provoked(
         prometheus.targets = []
         prometheus.reload()
         expect("LarkfieldAbsent")
-        assert provoked == set(prometheus.alert_states()), "every alert was provoked"
+        # The connector's two are left to promtool (deploy/prometheus/tests).
+        alerts = {name for name in prometheus.alert_states() if not name.startswith("LarkfieldConnect")}
+        assert provoked == alerts, "every alert was provoked"

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import sqlite3
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from starlette.testclient import TestClient
 from service.connect import webhook
 from service.connect.signatures import admits
 from service.connect.webhook import Receiver, create_app
+from tests.service.conftest import ROOT
 from tests.service.connect.conftest import Bench
 
 SECRET = "only-for-tests"
@@ -125,3 +127,12 @@ def test_a_body_that_comes_too_slowly_is_refused(monkeypatch: pytest.MonkeyPatch
     request = Request({"type": "http", "method": "POST", "headers": []}, never)  # type: ignore[arg-type]
     with pytest.raises(webhook.Refused, match="did not come within"):
         asyncio.run(webhook._body(request))
+
+
+def test_the_metrics_that_the_connectors_alerts_read_exist(client: TestClient) -> None:
+    rules = (ROOT / "deploy" / "prometheus" / "rules" / "alerts.yml").read_text(encoding="utf-8")
+    read = set(re.findall(r"larkfield_connect_\w+", rules))
+    assert len(read) == 2
+    exported = client.get("/metrics").text
+    for name in read:
+        assert f'\n{name}{{desk="desk"}} ' in exported, name
