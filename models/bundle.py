@@ -4,6 +4,7 @@
     tokenizer.json   text to ids
     config.json      teams, thresholds and other settings for serving; the sha256 of every other file
     MODEL_CARD.md    what the model was trained on, how good it is and where it fails
+    dictionaries.json          optional: words of other languages (models.dictionaries)
     report.html, report.json   optional
 
 A bundle is written into a temporary folder, flushed to disk and renamed into place. A reader opens the folder
@@ -29,6 +30,7 @@ import numpy as np
 import onnxruntime
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from models.dictionaries import NAMES, Dictionaries
 from models.scope import Scope
 from models.tokenizer import Tokenizer
 from models.tradeoff import PrecisionError, Thresholds, Tradeoff
@@ -37,7 +39,8 @@ SCHEMA_VERSION = 2  # 1: without the trade-off
 READABLE_VERSIONS = (1, 2)
 MODEL, TOKENIZER, CONFIG, CARD = "model.onnx", "tokenizer.json", "config.json", "MODEL_CARD.md"
 REQUIRED = (MODEL, TOKENIZER, CARD)
-OPTIONAL = ("report.html", "report.json")
+DICTIONARIES = "dictionaries.json"
+OPTIONAL = (DICTIONARIES, "report.html", "report.json")
 UNSEALED = "0" * 64
 
 
@@ -72,6 +75,8 @@ class BundleConfig(_Strict):
     thresholds: Thresholds
     tradeoff: Tradeoff | None = None  # what other precisions would route
     out_of_scope: Scope = Scope()
+    # codes of the transferred languages (models.dictionaries) that are routed, not only suggested
+    route_languages: list[str] = []
     reference: dict[str, Any] = {}
     recipe: dict[str, Any] = {}
     fingerprint: str = ""
@@ -90,6 +95,8 @@ class BundleConfig(_Strict):
             raise ValueError("thresholds.teams must have one threshold for each team")
         if self.tradeoff is not None and len(self.tradeoff.team_tickets) != len(self.teams):
             raise ValueError("tradeoff must have figures for each team")
+        if unknown := [code for code in self.route_languages if code not in NAMES]:
+            raise ValueError(f"route_languages has {unknown[0]!r}; known are: {', '.join(NAMES)}")
         return self
 
 
@@ -125,7 +132,7 @@ def write_bundle(
 ) -> BundleConfig:
     """Write a bundle atomically: at all times `folder` is the complete old or the complete new bundle.
 
-    `reports` maps "report.html" and "report.json" to their content. An existing folder is replaced only if it
+    `reports` maps the names of optional files to their content. An existing folder is replaced only if it
     is empty or a bundle. Returns the config as written. Raises BundleError, without changing anything, if the
     bundle is invalid or the folder may not be replaced.
     """
@@ -251,6 +258,8 @@ def load_bundle(
         if _sha256(files[name]) != expected:
             raise BundleError(name, f"has another sha256 than {CONFIG} lists: it was changed or damaged")
     tokenizer = _open_tokenizer(files[TOKENIZER], config)
+    if DICTIONARIES in files:
+        tokenizer.dictionaries = _open_dictionaries(files[DICTIONARIES], tokenizer)
     session = _open_session(files[MODEL], config, session_options, providers)
     return Bundle(Path(folder), config, tokenizer, session)
 
@@ -338,6 +347,13 @@ def _open_tokenizer(data: bytes, config: BundleConfig) -> Tokenizer:
     return tokenizer
 
 
+def _open_dictionaries(data: bytes, tokenizer: Tokenizer) -> Dictionaries:
+    try:
+        return Dictionaries.from_json(data.decode("utf-8"), tokenizer.library.get_vocab())
+    except ValueError as error:
+        raise BundleError(DICTIONARIES, str(error)) from None
+
+
 def with_precision(bundle: Bundle, precision: float | None) -> Bundle:
     """The bundle with the thresholds of another precision; unchanged if that is None.
 
@@ -358,6 +374,20 @@ def with_precision(bundle: Bundle, precision: float | None) -> Bundle:
     if thresholds.confidence is None:
         raise BundleError(CONFIG, tradeoff.caution(precision))
     return bundle.with_config(thresholds=thresholds)
+
+
+def with_route_languages(bundle: Bundle, codes: str) -> Bundle:
+    """The bundle that routes tickets in these languages ("fr,de"); unchanged if there are none.
+
+    BundleError if the bundle has no dictionary of one of them.
+    """
+    chosen = [code.strip() for code in codes.split(",") if code.strip()]
+    held = bundle.tokenizer.dictionaries
+    listed = sorted(held.foreign) if held else []
+    if missing := [code for code in chosen if code not in listed]:
+        offered = ", ".join(listed) or "none"
+        raise BundleError(DICTIONARIES, f"has no dictionary of {missing[0]!r}; there are: {offered}")
+    return bundle.with_config(route_languages=chosen) if chosen else bundle
 
 
 def quiet_options() -> onnxruntime.SessionOptions:

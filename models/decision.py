@@ -3,6 +3,8 @@
 The confidence is a probability, calibrated with one temperature (Guo et al., 2017). A ticket is routed
 when the confidence reaches the threshold of its team (`models.tradeoff`) and `models.scope` gives no
 reason for review; otherwise it goes to review, with its reasons: `low_confidence`, or that of `models.scope`.
+A ticket that was read word by word in English (`models.dictionaries`) goes to review, as
+`transferred_language`, unless the bundle's `route_languages` names its language.
 """
 
 from __future__ import annotations
@@ -52,7 +54,13 @@ def decide(logits: np.ndarray, encoding: Encoding, config: BundleConfig) -> Deci
     total = sum(weights)
     probabilities = [weight / total for weight in weights]
     confidence = max(probabilities)
-    reasons = review_reasons(encoding.text, largest, config.out_of_scope)
+    reasons: list[Reason]
+    if encoding.language is None:
+        reasons = review_reasons(encoding.text, largest, config.out_of_scope)
+    elif encoding.language in config.route_languages:
+        reasons = review_reasons(encoding.english, largest, config.out_of_scope)
+    else:
+        reasons = ["transferred_language"]
     team = probabilities.index(confidence)
     threshold = config.thresholds.of(team)
     if threshold is None or confidence < threshold:

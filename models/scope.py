@@ -39,6 +39,7 @@ Reason = Literal[
     "mostly_unknown_words",
     "too_short",
     "unknown_language",
+    "transferred_language",
     "automatic_reply",
 ]
 

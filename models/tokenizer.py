@@ -30,6 +30,8 @@ from typing import Any, cast
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+from models.dictionaries import Dictionaries
+
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 PADDING_ID, UNKNOWN_ID = 0, 1
 INSIDE = "##"  # prefix of a piece that does not begin a word
@@ -134,7 +136,9 @@ class Encoding:
 
     `offsets[i]` are the character offsets of token i in `text`, `tokens[i]` its characters. `total` is the
     number of tokens in the text, of which the first `len(ids)` are read; `unknown` counts the words among
-    these that are not in the vocabulary, split into pieces or not.
+    these that are not in the vocabulary, split into pieces or not. `language` is the code of the foreign
+    language whose words were read in English (`models.dictionaries`), else None; `english` is what was read, one
+    vocabulary entry per token, separated by spaces.
     """
 
     ids: list[int]
@@ -142,6 +146,8 @@ class Encoding:
     text: str
     unknown: int
     total: int
+    language: str | None = None
+    english: str = ""
 
     @property
     def tokens(self) -> list[str]:
@@ -214,6 +220,7 @@ class Tokenizer:
         self.library = library
         self.max_tokens = max_tokens
         self.vocab_size: int = library.get_vocab_size()
+        self.dictionaries: Dictionaries | None = None
         # ASCII text is tokenized with a regular expression, in a tenth of the library's time.
         self._ids: dict[str, int] | None = library.get_vocab() if _is_word_tokenizer(library) else None
         self._inside = {
@@ -237,16 +244,39 @@ class Tokenizer:
 
     def encode(self, text: str) -> Encoding:
         if self._ids is not None and text.isascii():
-            return self._encode_ascii(text, self._ids)
-        return self._encoding(
-            text, self.library.encode(_replace_lone_surrogates(text), add_special_tokens=False)
-        )
+            encoding = self._encode_ascii(text, self._ids)
+        else:
+            encoded = self.library.encode(_replace_lone_surrogates(text), add_special_tokens=False)
+            encoding = self._encoding(text, encoded)
+        return self._read_foreign(encoding) if encoding.unknown and self.dictionaries else encoding
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
         encoded = self.library.encode_batch(
             [_replace_lone_surrogates(text) for text in texts], add_special_tokens=False
         )
-        return [self._encoding(text, one) for text, one in zip(texts, encoded, strict=True)]
+        encodings = [self._encoding(text, one) for text, one in zip(texts, encoded, strict=True)]
+        return [self._read_foreign(one) if one.unknown and self.dictionaries else one for one in encodings]
+
+    def _read_foreign(self, encoding: Encoding) -> Encoding:
+        """The encoding itself, or the one in English if the text is in a language with a dictionary."""
+        assert self.dictionaries is not None
+        spans: list[tuple[int, int]] = []
+        ids: list[int] = []
+        for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if number in self._inside:
+                spans[-1:] = [(spans[-1][0] if spans else start, end)]
+                ids[-1:] = [UNKNOWN_ID]
+            else:
+                spans.append((start, end))
+                ids.append(number)
+        words = [unicodedata.normalize("NFKC", encoding.text[start:end]).lower() for start, end in spans]
+        language = self.dictionaries.language(words)
+        if language is None:
+            return encoding
+        read = self.dictionaries.read(language, words, ids, UNKNOWN_ID)
+        total = encoding.total - (encoding.count - len(read))
+        english = " ".join(self.library.id_to_token(number) or UNKNOWN for number in read)
+        return Encoding(read, spans, encoding.text, read.count(UNKNOWN_ID), total, language, english)
 
     def _encode_ascii(self, text: str, vocabulary: dict[str, int]) -> Encoding:
         words = _ASCII_WORD.findall(text.lower())

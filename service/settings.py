@@ -46,6 +46,11 @@ class Settings(BaseSettings):
         le=HIGHEST_PRECISION,
         description="Share of routed tickets that should be right; empty = as chosen in training.",
     )
+    route_languages: str = Field(
+        "",
+        pattern=r"^[a-z, ]*$",
+        description="Codes of transferred languages that are routed (fr,de); empty = they go to review.",
+    )
     bundle_watch_seconds: float = Field(
         0,
         ge=0,

@@ -59,6 +59,7 @@ _ANSWER: dict[str, JsonValue] = {
     "precision": 0.95,
     "decision": "route",
     "reasons": [],
+    "language": "en",
     "urgent": False,
     "urgent_words": [],
     "probabilities": {
@@ -120,6 +121,10 @@ class RouteResponse(BaseModel):
     precision: float = Field(ge=0, le=1, description="The share of routed tickets that should be right.")
     decision: Literal["route", "review"] = Field(description="Route it, or let a person review it first.")
     reasons: list[str] = Field(description="Why a person should review it; empty for `route`.")
+    language: str | None = Field(
+        None,
+        description="Code of the ticket's language (fr); null: unknown, or the bundle has no dictionaries.",
+    )
     urgent: bool = Field(
         description="The text names a danger or a legal threat: a person should see it first."
     )

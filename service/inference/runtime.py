@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from models.bundle import Bundle, load_bundle, with_precision
+from models.bundle import Bundle, load_bundle, with_precision, with_route_languages
 from models.tokenizer import Encoding
 from models.urgency import may_be_urgent, urgent_words
 from models.windows import read_windows
@@ -49,12 +49,13 @@ class Runtime:
     def load(cls, folder: Path, settings: Settings) -> Runtime:
         """Verify, open and warm up a bundle.
 
-        BundleError if it is not valid or does not support the precision in the settings.
+        BundleError if it is not valid or does not support the precision or the languages in the settings.
         """
         bundle = load_bundle(
             folder, session_options=session_options(settings), providers=providers(settings.provider)
         )
-        runtime = cls(with_precision(bundle, settings.precision), settings)
+        bundle = with_route_languages(with_precision(bundle, settings.precision), settings.route_languages)
+        runtime = cls(bundle, settings)
         runtime.warm()
         log.info(
             "bundle loaded",

@@ -55,6 +55,15 @@ class Answer:
     source: str = "route"
     traceparent: str | None = None
 
+    @property
+    def language(self) -> str | None:
+        """The code of the ticket's language, as far as the bundle's dictionaries tell; None: unknown."""
+        if self.encoding.language is not None:
+            return self.encoding.language
+        dictionaries = self.runtime.tokenizer.dictionaries
+        foreign = dictionaries is None or "unknown_language" in self.decision.reasons
+        return None if foreign else dictionaries.native
+
     def document(self) -> dict[str, Any]:
         """The answer as POST /route sends it."""
         encoding, decision = self.encoding, self.decision
@@ -66,6 +75,7 @@ class Answer:
             "precision": self.runtime.config.thresholds.precision,
             "decision": decision.decision,
             "reasons": decision.reasons,
+            "language": self.language,
             "urgent": bool(self.urgent_words),
             "urgent_words": self.urgent_words,
             "probabilities": decision.probabilities,
@@ -270,6 +280,8 @@ class Service:
             metrics.review_reasons.inc(reason)
         if answer.urgent_words:
             metrics.urgent.inc()
+        if encoding.language is not None:
+            metrics.transferred.inc(encoding.language, decision.decision)
         for observe in self.observers:
             try:
                 observe(answer)

@@ -147,6 +147,11 @@ class Metrics:
         self.urgent = DirectMetric(
             self.counter("urgent_tickets", "Tickets that name a danger or a legal threat.")
         )
+        self.transferred = DirectMetric(
+            self.counter(
+                "transferred_tickets", "Tickets read word by word in English.", "language", "decision"
+            )
+        )
         self.confidence = DirectMetric(
             self.histogram("confidence", "Calibrated confidence of the answers.", _CONFIDENCE)
         )

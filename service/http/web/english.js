@@ -34,6 +34,7 @@ export default {
   reason_mostly_unknown_words: "The router does not know most of its words.",
   reason_too_short: "It is too short to tell.",
   reason_unknown_language: "It is in a language the router was not trained on.",
+  reason_transferred_language: "It is in a language the router was not trained on; its words were read in English.",
   team_shares: "Confidence per team",
   token_count: { one: "{count} token read", other: "{count} tokens read" },
   token_unknown: "{count} unknown",

@@ -34,6 +34,7 @@ export default {
   reason_mostly_unknown_words: "Le routeur ne connaît pas la plupart de ses mots.",
   reason_too_short: "Il est trop court pour en juger.",
   reason_unknown_language: "Il est dans une langue que le routeur n’a pas apprise.",
+  reason_transferred_language: "Il est dans une langue que le routeur n’a pas apprise ; ses mots ont été lus en anglais.",
   team_shares: "Confiance par équipe",
   token_count: { one: "{count} jeton lu", other: "{count} jetons lus" },
   token_unknown: { one: "{count} inconnu", other: "{count} inconnus" },

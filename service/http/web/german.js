@@ -36,6 +36,7 @@ export default {
   reason_mostly_unknown_words: "Der Router kennt die meisten Wörter nicht.",
   reason_too_short: "Es ist zu kurz, um es zu beurteilen.",
   reason_unknown_language: "Es ist in einer Sprache, die der Router nicht gelernt hat.",
+  reason_transferred_language: "Es ist in einer Sprache, die der Router nicht gelernt hat; seine Wörter wurden auf Englisch gelesen.",
   team_shares: "Zuversicht je Team",
   token_count: { one: "{count} Token gelesen", other: "{count} Tokens gelesen" },
   token_unknown: "{count} unbekannt",

@@ -5,7 +5,7 @@ import { byId, el, fill } from "./dom.js";
 import { start } from "./page.js";
 import { currentLanguage, listed, percent, quoted, reasonText, t, teamName } from "./strings.js";
 
-const REASONS = ["low_confidence", "out_of_scope", "mostly_unknown_words", "too_short", "unknown_language", "automatic_reply"];
+const REASONS = ["low_confidence", "out_of_scope", "mostly_unknown_words", "too_short", "unknown_language", "transferred_language", "automatic_reply"];
 const OUTCOMES = { 0: "none_of_these", x: "not_a_ticket" };
 const LONG = 1200; // characters of a text that are shown before it is opened
 
