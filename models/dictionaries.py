@@ -119,7 +119,7 @@ class Dictionaries:
         return max(others, default=0) > known
 
     def read(self, code: str, words: Sequence[str], ids: Sequence[int], unknown: int) -> list[int]:
-        """The ids that the words of a text in language `code` are read as; `ids` are their own or `unknown`."""
+        """The ids that words in language `code` are read as; `ids` are their own ids, or `unknown`."""
         dictionary = self.foreign[code]
         read = []
         for word, number in zip(words, ids, strict=True):

@@ -42,6 +42,9 @@ WORDS = rf"{_LETTER}(?:{_LETTER}|\p{{M}})*|\p{{Nd}}+|[^\s\p{{Nd}}]\p{{M}}*"
 SHORTEST_PIECE, LONGEST_PIECE = 2, 6  # letters; single letters are pieces too
 FEWEST_WORDS = 3  # different words that a piece must be in
 LONGEST_WORD = 100  # letters; a longer one is unknown
+FOREIGN_SHARE = (
+    0.1  # unknown words per token; with fewer, a text's language is not looked up, which takes time
+)
 
 
 def normalizer() -> normalizers.Normalizer:
@@ -137,8 +140,8 @@ class Encoding:
     `offsets[i]` are the character offsets of token i in `text`, `tokens[i]` its characters. `total` is the
     number of tokens in the text, of which the first `len(ids)` are read; `unknown` counts the words among
     these that are not in the vocabulary, split into pieces or not. `language` is the code of the foreign
-    language whose words were read in English (`models.dictionaries`), else None; `english` is what was read, one
-    vocabulary entry per token, separated by spaces.
+    language whose words were read in English (`models.dictionaries`), else None; `english` is what was read,
+    one vocabulary entry per token, separated by spaces.
     """
 
     ids: list[int]
@@ -248,14 +251,17 @@ class Tokenizer:
         else:
             encoded = self.library.encode(_replace_lone_surrogates(text), add_special_tokens=False)
             encoding = self._encoding(text, encoded)
-        return self._read_foreign(encoding) if encoding.unknown and self.dictionaries else encoding
+        return self._read_foreign(encoding) if self._may_be_foreign(encoding) else encoding
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
         encoded = self.library.encode_batch(
             [_replace_lone_surrogates(text) for text in texts], add_special_tokens=False
         )
         encodings = [self._encoding(text, one) for text, one in zip(texts, encoded, strict=True)]
-        return [self._read_foreign(one) if one.unknown and self.dictionaries else one for one in encodings]
+        return [self._read_foreign(one) if self._may_be_foreign(one) else one for one in encodings]
+
+    def _may_be_foreign(self, encoding: Encoding) -> bool:
+        return self.dictionaries is not None and encoding.unknown >= FOREIGN_SHARE * encoding.count > 0
 
     def _read_foreign(self, encoding: Encoding) -> Encoding:
         """The encoding itself, or the one in English if the text is in a language with a dictionary."""

@@ -77,6 +77,7 @@ def tokens(answer: Answer) -> dict[str, Any]:
     by_token = effects.tolist()
     by_word = [sum([by_token[token - window.start] for token in word.tokens]) for word in words]
     change = SmallestChange(answer, words, by_word, contrast).find()
+    english = answer.encoding.english.split()
     return {
         "level": "tokens",
         "window": window.document(),
@@ -86,6 +87,7 @@ def tokens(answer: Answer) -> dict[str, Any]:
         "log_odds": round(contrast.log_odds, 4),
         "words": [
             {"field": word.field, "start": word.start, "end": word.end, "effect": round(effect, 4)}
+            | ({"read_as": " ".join([english[token] for token in word.tokens])} if english else {})
             for word, effect in zip(words, by_word, strict=True)
         ],
         "rest": round(contrast.log_odds - sum(by_word), 4),

@@ -61,8 +61,9 @@ class Answer:
         if self.encoding.language is not None:
             return self.encoding.language
         dictionaries = self.runtime.tokenizer.dictionaries
-        foreign = dictionaries is None or "unknown_language" in self.decision.reasons
-        return None if foreign else dictionaries.native
+        if dictionaries is None or "unknown_language" in self.decision.reasons:
+            return None
+        return dictionaries.native
 
     def document(self) -> dict[str, Any]:
         """The answer as POST /route sends it."""

@@ -118,6 +118,7 @@ function wordButton(word, shown, strongest, explanation, onpick) {
       tabindex: "-1",
       "data-word": word.index,
       "aria-label": describeWord({ ...word, text: shown }, explanation),
+      ...(word.read_as ? { title: word.read_as } : {}), // a word of another language, as it was read in English
       onfocus: () => onpick(word.index),
       onclick: () => onpick(word.index),
       onmouseenter: () => onpick(word.index),

