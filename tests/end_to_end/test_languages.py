@@ -11,15 +11,14 @@ import csv
 import importlib.util
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
 from models.bundle import DICTIONARIES, Bundle, BundleError, load_bundle, with_route_languages
 from models.decision import decide
 from models.text import join
-from service.app import create_app
-from service.settings import Settings
+from tests.service.conftest import launch
 from training import dictionaries
 from training.assess.evaluation import answer
 
@@ -106,22 +105,30 @@ def test_a_language_may_be_routed(bundle: Bundle) -> None:
         with_route_languages(bundle, "sv")
 
 
-def test_the_answer_names_the_language() -> None:
-    with TestClient(create_app(Settings(bundle=BUNDLE)), base_url="http://localhost") as client:
+def test_the_answer_names_the_language(tmp_path: Path) -> None:
+    running = launch(tmp_path, bundle=BUNDLE, route_languages="fr")
+    try:
 
-        def language(text: str) -> str | None:
-            found: str | None = client.post("/route", json={"text": text}).json()["language"]
+        def answered(text: str, **more: str) -> dict[str, Any]:
+            found: dict[str, Any] = running.call("POST", "/route", {"text": text, **more}).json()
             return found
 
-        assert language("Wo ist mein Paket? Es sollte am Dienstag ankommen.") == "de"
-        ticket = {"text": "Mein Rasenmäher ist kaputt, wo ist die Garantie?", "explain": "tokens"}
-        words = client.post("/route", json=ticket).json()["explanation"]["words"]
-        assert words[1]["read_as"] == "mower"
-        assert ticket["text"][words[1]["start"] : words[1]["end"]] == "Rasenmäher"
-        assert language("Where is my parcel? It should have come on Tuesday.") == "en"
-        assert language("我的包裹在哪里？应该星期二到的。") is None
-        metrics = client.get("/metrics").text
+        text = "Mein Rasenmäher ist kaputt, wo ist die Garantie?"
+        german = answered(text, explain="tokens")
+        assert (german["team"], german["language"], german["decision"]) == ("warranty", "de", "review")
+        word = german["explanation"]["words"][1]
+        assert text[word["start"] : word["end"]] == "Rasenmäher"
+        assert word["read_as"] == "mower"
+        french = answered("Ma carte a été débitée deux fois pour la même commande.")
+        assert (french["team"], french["language"], french["decision"]) == ("payment", "fr", "route")
+        assert answered("Where is my parcel? It should have come on Tuesday.")["language"] == "en"
+        assert answered("我的包裹在哪里？应该星期二到的。")["language"] is None
+        metrics = running.call("GET", "/metrics").body.decode()
         assert 'larkfield_transferred_tickets_total{decision="review",language="de"} 1.0' in metrics
+        assert 'larkfield_transferred_tickets_total{decision="route",language="fr"} 1.0' in metrics
+    finally:
+        running.process.kill()
+        running.process.wait()
 
 
 def test_dictionaries_can_be_removed_and_a_damaged_file_is_refused(tmp_path: Path) -> None:
