@@ -41,7 +41,7 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    for sentence in misspelt(os.environ):
+    for sentence in filter(None, (*misspelt(os.environ), settings.feedback_fault())):
         print(f"warning: {sentence}", file=sys.stderr)
     return _start(settings)
 

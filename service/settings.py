@@ -182,8 +182,32 @@ class Settings(BaseSettings):
             raise ValueError("must name a file: sqlite:///feedback.db, or sqlite:////var/… (absolute path)")
         if value:
             urlsplit(value)  # ValueError
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-        return value or f"sqlite:///{state / 'larkfield' / 'feedback.db'}"
+            return value
+        try:
+            state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        except RuntimeError:
+            raise ValueError(
+                "this user has no home folder for the database of feedback: set a file, such as "
+                "sqlite:////var/lib/larkfield/feedback.db, or off"
+            ) from None
+        return f"sqlite:///{state / 'larkfield' / 'feedback.db'}"
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _is_no_address(cls, value: object) -> object:
+        if isinstance(value, str) and "://" in value:
+            raise ValueError(
+                f"{value} is an address, as Kubernetes sets for a service named larkfield: set a number such "
+                "as 8000, or enableServiceLinks: false in the pod"
+            )
+        return value
+
+    @field_validator("bundle", mode="before")
+    @classmethod
+    def _is_not_empty(cls, value: object) -> object:
+        if isinstance(value, str) and not value.strip():
+            raise ValueError("is empty: set the folder of a bundle, or unset it to serve the shipped one")
+        return value
 
     @field_validator("cors_origins")
     @classmethod
@@ -214,6 +238,23 @@ class Settings(BaseSettings):
         raise ValueError(
             f"host {self.host} can be reached from other machines and no API key is set: set "
             "LARKFIELD_API_KEYS or LARKFIELD_API_KEYS_FILE, or LARKFIELD_ALLOW_NO_KEYS=true"
+        )
+
+    def feedback_fault(self) -> str | None:
+        """A sentence if the folder of the SQLite file cannot be made or written; otherwise None."""
+        if not self.feedback_url.startswith("sqlite:///"):
+            return None
+        folder = Path(self.feedback_url.removeprefix("sqlite:///").partition("?")[0]).parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return None
+            why = "Permission denied"
+        except OSError as error:
+            why = str(error.strerror)
+        return (
+            f"LARKFIELD_FEEDBACK_URL: the folder {folder} cannot be used ({why}); tickets are routed, but "
+            "feedback gets 503: set a file in a folder that this user may write, or off"
         )
 
     def refuse_unusable(self) -> None:

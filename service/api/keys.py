@@ -73,7 +73,8 @@ def _state(file: Path) -> tuple[int, int, int]:
 
 
 def _lines(file: Path) -> list[str]:
-    return [line.partition("#")[0] for line in file.read_text(encoding="utf-8").splitlines()]
+    # utf-8-sig: Windows programs write a byte order mark, which is no part of the first key.
+    return [line.partition("#")[0] for line in file.read_text(encoding="utf-8-sig").splitlines()]
 
 
 def _digests(keys: Iterable[str]) -> tuple[bytes, ...]:

@@ -18,6 +18,10 @@ from service.inference.service import Service
 
 # During shutdown, a client that has connected has this long to send its request.
 _LAST_SECONDS = 1.0
+# Many clients read the answer only after they have written the whole body. What they write after an early
+# answer is discarded within these limits.
+_LINGER_SECONDS = 5.0
+_LINGER_BYTES = 33_554_432
 # Limit for bytes outside a body: headers, chunk sizes, trailers.
 _MAX_BYTES_BETWEEN = 32_768
 _UPGRADE = re.compile(rb"(\A|\r\n)upgrade:", re.IGNORECASE)
@@ -31,6 +35,19 @@ def without_upgrade(data: bytes) -> bytes:
     """
     head, end, body = data.partition(b"\r\n\r\n")
     return _UPGRADE.sub(rb"\1x-upgrade:", head) + end + body
+
+
+class _AnswerTransport:
+    """The transport for the answer to one request: its `close` waits for a body that is still arriving."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+
+    def close(self) -> None:
+        if not self._protocol.lingers():
+            self._protocol.transport.close()
 
 
 class Protocol(HttpToolsProtocol):
@@ -47,6 +64,7 @@ class Protocol(HttpToolsProtocol):
         self._in_message = False
         self._streaming = False
         self._reading_ended = False
+        self._lingering_bytes: int | None = None  # bytes still to discard before the connection is closed
         self._final_problem: Problem | None = None  # sent after the answers to earlier requests
         self._fault: Problem | None = None
         self._bytes_between = 0  # bytes since the last part of a body
@@ -69,6 +87,11 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering_bytes is not None:
+            self._lingering_bytes -= len(data)
+            if self._lingering_bytes < 0:
+                self.transport.abort()
+            return
         if self.transport.is_closing() or self._reading_ended:
             return
         if not self._body_pending() and b"upgrade" in data.lower():
@@ -104,6 +127,8 @@ class Protocol(HttpToolsProtocol):
         """The client closed its sending side: answer what it has sent, then close the connection."""
         if self._final_problem is not None:
             return True
+        if self._lingering_bytes is not None:
+            return None
         if self._in_message:
             self._refuse(Problem(400, "The request ended before it was complete."))
             return True
@@ -128,6 +153,7 @@ class Protocol(HttpToolsProtocol):
         self._in_headers = False
         self._disarm()
         super().on_headers_complete()
+        self.cycle.transport = _AnswerTransport(self)  # type: ignore[assignment]
         self._streaming = self.scope["path"] == "/route/stream"
 
     def _find_fault(self) -> Problem | None:
@@ -153,10 +179,10 @@ class Protocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Stop reading if a request was answered before its body arrived, as for an invalid key.
+        """Discard the rest of a body whose request is already answered, as for one that is too large.
 
-        The connection is closed a second later. If it were closed at once, the kernel would reset it, and the
-        client might not receive the answer.
+        If the connection were closed at once, the kernel would reset it, and the client might not receive the
+        answer. The connection is closed after `_LINGER_SECONDS` or `_LINGER_BYTES`.
         """
         was_last = not self.pipeline
         super().on_response_complete()
@@ -165,13 +191,17 @@ class Protocol(HttpToolsProtocol):
         if self._final_problem is not None:
             if was_last:
                 self._send_problem(self._final_problem)
-        elif self._body_pending() and self.cycle.response_complete:
+        elif self.lingers():
             self._unset_keepalive_if_required()
-            self._reading_ended = True
+            self._reading_ended, self._lingering_bytes = True, _LINGER_BYTES
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self._disarm()
-            self._arm(_LAST_SECONDS)
+            self._arm(_LINGER_SECONDS)
+
+    def lingers(self) -> bool:
+        """Whether the newest request is answered and its body is still arriving."""
+        return self._body_pending() and not self.pipeline and self.cycle.response_complete
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -208,6 +238,9 @@ class Protocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._timer = None
         if self.transport.is_closing():
+            return
+        if self._lingering_bytes is not None:
+            self.transport.abort()
             return
         self._service.metrics.refused.inc("slow")
         if self._in_message:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -60,6 +61,8 @@ def test_others_may_not_call_without_a_key(host: str, tmp_path: Path) -> None:
         (["--host", "0.0.0.0"], "no API key is set"),
         (["--port", "99999"], "PORT: Input should be less than or equal to 65535"),
         ({"PORT": "abc"}, "PORT: Input should be a valid integer"),
+        ({"PORT": "tcp://10.0.0.1:80"}, "PORT: tcp://10.0.0.1:80 is an address, as Kubernetes sets"),
+        ({"BUNDLE": ""}, "BUNDLE: is empty: set the folder of a bundle, or unset it"),
         ({"WORKERS": "0"}, "WORKERS: Input should be greater than or equal to 1"),
         ({"DEADLINE_SECONDS": "inf"}, "DEADLINE_SECONDS: Input should be a finite number"),
         ({"API_KEYS_FILE": "{tmp}/none", "WORKERS": "2"}, "API_KEYS_FILE cannot be used: No such file"),
@@ -89,6 +92,37 @@ def test_the_start_is_refused_with_a_sentence(
     assert done.returncode == 2
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_user_without_home_is_told_to_name_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    for name in ("LARKFIELD_FEEDBACK_URL", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValidationError, match="no home folder for the database of feedback: set a file"):
+        Settings()
+    assert Settings(feedback_url="off").feedback_url == ""
+    assert Settings(feedback_url="sqlite:////srv/feedback.db").feedback_url == "sqlite:////srv/feedback.db"
+
+
+def test_a_feedback_folder_that_cannot_be_made_is_told_and_tickets_are_routed(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    running = start(feedback_url=f"sqlite:///{tmp_path}/file/in/feedback.db")
+    assert "cannot be used (Not a directory); tickets are routed" in running.log.read_text()
+    assert running.call("GET", "/readyz").status == 200
+    assert running.route("my parcel is late").status == 200
+    feedback = {"ticket_id": "1", "team": "payment"}
+    assert running.call("POST", "/feedback", json.dumps(feedback).encode()).status == 503
+
+
+def test_a_feedback_folder_that_can_be_made_is_not_complained_about(tmp_path: Path) -> None:
+    assert Settings(feedback_url=f"sqlite:///{tmp_path}/a/b/feedback.db").feedback_fault() is None
+    assert Settings(feedback_url="off").feedback_fault() is None
+    assert Settings(feedback_url="postgresql://db/larkfield").feedback_fault() is None
 
 
 def test_a_misspelt_setting_is_told(start: Callable[..., Running]) -> None:

@@ -22,6 +22,14 @@ def test_several_keys_from_setting_and_file(tmp_path: Path) -> None:
     assert not any(known.admits(key) for key in (None, b"", b"five", b"one, two", b"# nobody", b"nobody"))
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\r\n")
+    known = Keys(SecretStr(""), file)
+    assert known.admits(b"first")
+    assert known.admits(b"second")
+
+
 def test_no_key_is_required_unless_one_is_set() -> None:
     assert not Keys(SecretStr(""), None).required
     assert not Keys(SecretStr(" , "), None).required

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import time
@@ -40,20 +41,49 @@ def test_a_body_over_the_limit_is_refused_before_it_is_sent(server: Running, pat
 def test_a_chunked_body_is_cut_at_the_limit(server: Running) -> None:
     with server.connect() as connection:
         connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-        sent = 0
-        try:
-            for _ in range(100):
+        connection.sendall(5 * (b"10000\r\n" + b"x" * 0x10000 + b"\r\n"))
+        assert status(everything(connection)) == 413
+
+
+def test_an_endless_body_is_discarded_up_to_a_bound(server: Running) -> None:
+    with server.connect() as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        chunk, sent = b"100000\r\n" + b"x" * 0x100000 + b"\r\n", 0
+        with pytest.raises(OSError):  # noqa: PT012
+            for _ in range(500):
                 connection.sendall(chunk)
-                sent += 0x10000
-        except OSError:
-            pass
-        try:
-            response = everything(connection)
-        except ConnectionResetError:
-            response = b""
-    assert sent < 6_000_000, "the server read on and on"
-    assert response == b"" or status(response) == 413
+                sent += len(chunk)
+    assert sent < 64 * 2**20
+    assert server.route("parcel").status == 200
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}], ids=["kept alive", "to be closed"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+def test_a_client_that_writes_its_whole_body_first_gets_the_413(
+    server: Running, headers: dict[str, str], chunked: bool
+) -> None:
+    parts = [b"x" * 100_000] * 50
+    for _ in range(3):  # a reset is a matter of chance
+        client = http.client.HTTPConnection("localhost", server.port, timeout=30)
+        body = iter(parts) if chunked else b"".join(parts)
+        client.request(
+            "POST", "/route", body, {"Content-Type": "application/json", **headers}, encode_chunked=chunked
+        )
+        response = client.getresponse()
+        assert response.status == 413
+        assert json.loads(response.read())["status"] == 413
+        client.close()
+
+
+def test_a_client_that_writes_on_slowly_after_its_answer_is_cut_off(server: Running) -> None:
+    with server.connect() as connection:
+        connection.sendall(HEAD + b"Content-Length: 5000000\r\n\r\n")
+        assert status(everything(connection)) == 413
+        with pytest.raises(OSError):  # noqa: PT012
+            for _ in range(1200):
+                connection.sendall(b"x")
+                time.sleep(0.05)
+    assert server.route("parcel").status == 200
 
 
 def test_a_chunked_body_is_cut_where_the_framework_reads_it(start: Callable[..., Running]) -> None:
