@@ -10,6 +10,7 @@ import difflib
 import ipaddress
 import os
 import re
+import resource
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ from service.api.keys import Keys
 # Variables with the same prefix that are not settings of the service: the kernel cache, the seed of the
 # tests.
 _READ_ELSEWHERE = ("CACHE", "SEED")
+# The service itself needs up to 128 open files; each connection needs one more.
+FEWEST_OPEN_FILES = 256
 SHIPPED_BUNDLE = Path(__file__).resolve().parent.parent / "models" / "larkfield"
 
 
@@ -258,7 +261,13 @@ class Settings(BaseSettings):
         )
 
     def refuse_unusable(self) -> None:
-        """Raise ValueError if a file or folder in the settings cannot be used."""
+        """Raise ValueError if a file or folder cannot be used, or too few files may be open."""
+        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)  # a worker raises its limit to this one
+        if files != resource.RLIM_INFINITY and files < FEWEST_OPEN_FILES:
+            raise ValueError(
+                f"only {files} files may be open, and the service needs {FEWEST_OPEN_FILES}: raise the limit "
+                "with `ulimit -n 4096`, LimitNOFILE (systemd) or --ulimit nofile (Docker)"
+            )
         try:
             name = "API_KEYS_FILE"
             Keys(self.api_keys, self.api_keys_file)

@@ -94,6 +94,19 @@ def test_the_start_is_refused_with_a_sentence(
     assert "Traceback" not in done.stderr
 
 
+def test_too_few_open_files_are_told_at_the_start() -> None:
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -n 64 && exec "$0" -m service --port 0', sys.executable],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 2
+    assert "only 64 files may be open, and the service needs 256: raise the limit" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_user_without_home_is_told_to_name_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
