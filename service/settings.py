@@ -27,8 +27,8 @@ from service.api.keys import Keys
 # Variables with the same prefix that are not settings of the service: the kernel cache, the seed of the
 # tests.
 _READ_ELSEWHERE = ("CACHE", "SEED")
-# The service itself needs up to 128 open files; each connection needs one more.
-FEWEST_OPEN_FILES = 256
+# Admission reserves 256 open files for the service itself; each connection needs one more.
+FEWEST_OPEN_FILES = 512
 SHIPPED_BUNDLE = Path(__file__).resolve().parent.parent / "models" / "larkfield"
 
 

@@ -103,7 +103,7 @@ def test_too_few_open_files_are_told_at_the_start() -> None:
         timeout=240,
     )
     assert done.returncode == 2
-    assert "only 64 files may be open, and the service needs 256: raise the limit" in done.stderr
+    assert "only 64 files may be open, and the service needs 512: raise the limit" in done.stderr
     assert "Traceback" not in done.stderr
 
 
