@@ -160,6 +160,7 @@ class Count:
     refused: int = 0  # 503 or 504, or no connection: the service did not accept it
     interrupted: int = 0  # the connection broke; sent again and answered
     lost: int = 0
+    back_seconds: float = 0.0  # the longest time from the end of a worker until all were ready again
     broken: list[str] = field(default_factory=list)
 
     def add(self, other: Count) -> None:
@@ -169,6 +170,7 @@ class Count:
         self.refused += other.refused
         self.interrupted += other.interrupted
         self.lost += other.lost
+        self.back_seconds = max(self.back_seconds, other.back_seconds)
         self.broken += other.broken
 
     def expect(self, guarantee: str, kept: bool) -> None:

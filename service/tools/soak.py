@@ -1,8 +1,10 @@
 """Tests the guarantees of the service under load for a few minutes: `make soak`.
 
-It overloads the service, reloads bundles a hundred times, kills workers and shuts the service down, all under
-load, and counts every request. A request is lost if it was accepted and never answered, even when it was sent
-again. The last line has the counts. The exit status is 1 if a request was lost or a guarantee was broken.
+It overloads the service, sends hostile requests, reloads bundles, ends and kills workers, deletes the
+bundle's folder and the feedback database, shuts the service down, and counts every request. A request is
+lost if it was accepted and never answered, even when it was sent again. It prints a table with a row for each
+phase, and the counts. The exit status is 1 if a request was lost or a guarantee was broken. No time is judged
+but the deadline of accepted tickets.
 """
 
 from __future__ import annotations
@@ -13,14 +15,18 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from service.settings import SHIPPED_BUNDLE
+from service.tools.hostile import RAW, Watch, attack, bodies
 from service.tools.load import Clients, Count, tickets, write_script, wrk
 from service.tools.processes import Process, memory_mb, router, scrape
 
@@ -107,27 +113,75 @@ def reloads(server: Process, bundle: Path, copy: Path, number: int) -> Count:
     return count
 
 
-def lost_workers(server: Process, number: int) -> Count:
-    """Kill workers with -9 under load: each must be replaced, and the counters must stay right."""
+def two_ready(server: Process) -> bool:
+    """Whether two workers are ready."""
+    return scrape(server.port).get("larkfield_ready_workers") == 2.0
+
+
+def lost_workers(server: Process, number: int, how: signal.Signals = signal.SIGKILL) -> Count:
+    """End workers under load: each must be replaced, and the counters must stay right."""
     import psutil
 
-    print(f"{number} killed workers")
+    print(f"{number} workers ended by {how.name}")
     name = 'larkfield_requests_total{route="/route",status="200"}'
-    counted = scrape(server.port)[name]
+    counted = scrape(server.port).get(name, 0.0)
     with Clients(server.port, 4) as clients:
-        replaced = True
+        replaced, slowest = True, 0.0
         for n in range(number):
             time.sleep(1.0)
             before = {child.pid for child in psutil.Process(server.pid).children()}
-            os.kill(sorted(before)[n % len(before)], signal.SIGKILL)
+            began = time.monotonic()
+            os.kill(sorted(before)[n % len(before)], how)
             replaced &= until(lambda: scrape(server.port).get("larkfield_ready_workers") == 1.0, 30)
-            replaced &= until(lambda: scrape(server.port).get("larkfield_ready_workers") == 2.0, 30)
+            replaced &= until(lambda: two_ready(server), 30)
+            slowest = max(slowest, time.monotonic() - began)
     count = clients.count
+    count.back_seconds = slowest
     counted = scrape(server.port)[name] - counted
     print(f"  the clients got {count.answered:,} answers, /metrics counts {counted:,.0f}")
     count.expect("every dead worker is replaced", replaced)
     # A worker may have counted an answer and died before the client had it.
     count.expect("the counters are right", count.answered <= counted <= count.answered + count.interrupted)
+    return count
+
+
+def hostile(server: Process, name: str, rounds: int) -> Count:
+    """Send one kind of hostile request beside ordinary tickets: each must be answered or closed."""
+    print(f"Hostile: {name}")
+    rounds = 1 if name.startswith("batch") else rounds  # a batch is many tickets
+    count = attack(server.port, name, rounds, together=3)
+    count.expect("each is answered, refused or closed", count.lost == 0)
+    with Clients(server.port, 1) as clients:
+        time.sleep(0.5)
+    count.expect("tickets are answered afterwards", clients.count.answered > 0 == clients.count.lost)
+    return count
+
+
+def deleted_bundle(server: Process, bundle: Path) -> Count:
+    """Delete the folder of the served bundle, then kill a worker: a replacement serves the same bundle."""
+    print("The bundle's folder is deleted")
+    shutil.rmtree(bundle)
+    return lost_workers(server, 1)
+
+
+def deleted_feedback(server: Process, database: Path) -> Count:
+    """Delete the feedback database: what is acknowledged afterwards must be in the file at its path."""
+    print("The feedback database is deleted")
+    count = Count()
+    for name in ("", "-wal", "-shm"):
+        database.with_name(database.name + name).unlink(missing_ok=True)
+    for number in range(100):
+        body = {"ticket_id": f"soak-{number}", "team": "payment"}
+        status = call(server.port, "POST", "/feedback", body)[0]
+        count.sent += 1
+        count.answered += status == 200
+        count.refused += status != 200
+    with closing(sqlite3.connect(database)) as connection:
+        (stored,) = connection.execute(
+            "SELECT count(*) FROM feedback WHERE ticket_id LIKE 'soak-%'"
+        ).fetchone()
+    count.lost += max(0, count.answered - stored)
+    count.expect("what was acknowledged is in the file", count.answered == stored > 0)
     return count
 
 
@@ -147,32 +201,86 @@ def shutdown(server: Process) -> Count:
     return count
 
 
+@dataclass
+class Row:
+    """One phase: counts, longest wait for /healthz in seconds, peak memory of a worker in MiB."""
+
+    phase: str
+    count: Count
+    stall: float
+    peak: float
+
+
+def watched(rows: list[Row], server: Process, phase: str, run: Callable[[], Count]) -> None:
+    """Run a phase under a watch and add its row."""
+    with Watch(server) as watch:
+        count = run()
+    rows.append(Row(phase, count, watch.stall, watch.peak))
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as a Markdown table."""
+    lines = [
+        "| phase | sent | answered | refused | lost | longest stall of /healthz (s) "
+        "| peak memory of a worker (MB) | two ready workers after (s) |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        count = row.count
+        back = f"{count.back_seconds:.1f}" if count.back_seconds else ""
+        lines.append(
+            f"| {row.phase} | {count.sent:,} | {count.answered:,} | {count.refused:,} | {count.lost:,} "
+            f"| {row.stall:.2f} | {row.peak * 1.048576:.0f} | {back} |"
+        )
+    return "\n".join(lines)
+
+
+def soak(folder: Path, bundle: Path, arguments: argparse.Namespace) -> list[Row]:
+    """Run every phase."""
+    rows: list[Row] = []
+    script = write_script(folder / "tickets.lua", list(tickets()))
+    copy, doomed = folder / "copy", folder / "doomed"
+    shutil.copytree(bundle, copy)
+    shutil.copytree(bundle, doomed)
+    with router(bundle=bundle, admin_key=ADMIN) as server:
+        watched(rows, server, "overload", lambda: overload(server, script, arguments.seconds))
+    # Short limits, so that the slow clients are closed within the run.
+    with router(bundle=bundle, header_timeout_seconds=3, body_timeout_seconds=3) as server:
+        for name in [*(name for name, _, _ in bodies()), *RAW]:
+            watched(rows, server, name, lambda name=name: hostile(server, name, arguments.rounds))  # type: ignore[misc]
+    with router(bundle=bundle, workers=2, admin_key=ADMIN, drain_seconds=1) as server:
+        until(lambda: two_ready(server), 30)
+        watched(rows, server, "reloads", lambda: reloads(server, bundle, copy, arguments.reloads))
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            phase = f"{how.name} to one worker"
+            watched(rows, server, phase, lambda how=how: lost_workers(server, arguments.kills, how))  # type: ignore[misc]
+        watched(rows, server, "SIGTERM to the service", lambda: shutdown(server))
+    with router(folder / "desk", bundle=doomed, workers=2, admin_key=ADMIN) as server:
+        until(lambda: two_ready(server), 30)
+        database = folder / "desk" / "feedback.db"
+        watched(rows, server, "feedback database deleted", lambda: deleted_feedback(server, database))
+        watched(rows, server, "bundle deleted, then SIGKILL", lambda: deleted_bundle(server, doomed))
+    return rows
+
+
 def main() -> int:
-    """Run every part and print the counts."""
+    """Run every phase and print the table and the counts."""
     parser = argparse.ArgumentParser(prog="python -m service.tools.soak", description=__doc__.split("\n")[0])
     parser.add_argument("--bundle", type=Path, default=SHIPPED_BUNDLE)
-    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of overload")
-    parser.add_argument("--reloads", type=int, default=100)
-    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--short", action="store_true", help="about a minute: fewer of everything")
     arguments = parser.parse_args()
+    short = arguments.short
+    arguments.seconds, arguments.reloads = (5.0, 10) if short else (30.0, 100)
+    arguments.kills, arguments.rounds = (1, 1) if short else (3, 5)
     if shutil.which("wrk") is None:
         print("wrk is needed: `make packages`, or apt-get install wrk", file=sys.stderr)
         return 2
-    bundle = Path(os.path.realpath(arguments.bundle))
-    total = Count()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        script = write_script(folder / "tickets.lua", list(tickets()))
-        copy = folder / "copy"
-        shutil.copytree(bundle, copy)
-        with router(bundle=bundle, admin_key=ADMIN) as server:
-            total.add(overload(server, script, arguments.seconds))
-        with router(bundle=bundle, workers=2, admin_key=ADMIN, drain_seconds=1) as server:
-            until(lambda: scrape(server.port).get("larkfield_ready_workers") == 2.0, 30)
-            total.add(reloads(server, bundle, copy, arguments.reloads))
-            total.add(lost_workers(server, arguments.kills))
-            total.add(shutdown(server))
-    print(f"\n{total}")
+        rows = soak(Path(name), Path(os.path.realpath(arguments.bundle)), arguments)
+    total = Count()
+    for row in rows:
+        total.add(row.count)
+    print(f"\n{table(rows)}\n\n{total}")
     for guarantee in total.broken:
         print(f"BROKEN: {guarantee}")
     return int(bool(total.lost or total.broken))
