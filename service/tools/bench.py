@@ -16,10 +16,13 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from models.decision import decide
+from models.text import join
 from service.inference.runtime import Runtime, pad
 from service.settings import SHIPPED_BUNDLE, Settings
 from service.tools import ablation
@@ -105,8 +108,7 @@ def stages(bundle: Path, script: Path) -> dict[str, float]:
 def graph_alone(bundle: Path) -> dict[str, float]:
     """Median microseconds of one run of the graph in this process, by what came between two runs.
 
-    The service runs a ticket after its core has slept in a wait for the next request. A run is slower then
-    than in a loop, and not after as long a wait in which the core was busy.
+    In the service, a run follows the reading of the ticket, and its core may have slept before.
     """
     runtime = Runtime.load(bundle, Settings(provider="cpu"))
     ids = pad([runtime.tokenizer.encode(text_of(55, 0)).ids])
@@ -116,10 +118,18 @@ def graph_alone(bundle: Path) -> dict[str, float]:
         while time.perf_counter() < until:
             pass
 
-    pauses = {
+    def read_and_decide() -> None:
+        for number in range(5):
+            encoding = runtime.tokenizer.encode(join(None, text_of(55, number)).text)
+            json.loads(json.dumps(decide(logits, encoding, runtime.config).probabilities))
+
+    logits = runtime.run(ids)[0]
+    pauses: dict[str, Callable[[], object]] = {
         "in a loop": lambda: None,
         "after 2 ms of a busy core": spin,
         "after 2 ms asleep": lambda: time.sleep(PAUSE_SECONDS),
+        "after reading and deciding five tickets": read_and_decide,
+        "after both": lambda: (read_and_decide(), time.sleep(PAUSE_SECONDS)),
     }
     found: dict[str, list[float]] = {name: [] for name in pauses}
     for _ in range(GRAPH_ROUNDS):

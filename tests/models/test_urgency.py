@@ -3,7 +3,7 @@
 import pytest
 
 from models.tokenizer import Tokenizer, build_piece_tokenizer
-from models.urgency import MAX_CHARACTERS, PHRASES, may_be_urgent, urgent_words
+from models.urgency import MAX_CHARACTERS, PHRASES, UrgentWords, urgent_words
 
 
 @pytest.mark.parametrize(
@@ -55,22 +55,40 @@ def test_a_harmless_name_does_not_hide_a_danger_beside_it() -> None:
     assert urgent_words("the smoke alarm did not go off although there was smoke") == ["smoke"]
 
 
-def test_the_ids_tell_which_texts_have_to_be_searched() -> None:
-    texts = ["smoke from the heater", "where is my parcel", "it exploded", "the fire pit is late"] * 2
-    tokenizer = Tokenizer(build_piece_tokenizer(texts, min_count=1), 50)
-    ids = may_be_urgent(tokenizer.library.get_vocab().items())
-    for text in texts:
-        encoding = tokenizer.encode(text)
-        assert not encoding.unknown
-        if urgent_words(text):
-            assert not ids.isdisjoint(encoding.ids), text
-    assert ids.isdisjoint(tokenizer.encode("where is my parcel").ids)
+def test_tickets_are_found_by_their_tokens_as_by_their_text() -> None:
+    texts = [
+        "smoke from the heater",
+        "where is my parcel, I got it not",
+        "it exploded, and got me a shock",
+        "the fire pit is late",
+        "I got a shock",
+        "scalding water burned me",
+        "zzz qqq smouldering explosionlike",
+        "Aus dem Stecker kommt Rauch",
+        "nothing wrong here",
+    ]
+    for known in (texts, texts[:4], texts[1:2]):
+        tokenizer = Tokenizer(build_piece_tokenizer(known, min_count=1), 50)
+        urgent = UrgentWords(tokenizer.library.get_vocab())
+        for text in texts:
+            encoding = tokenizer.encode(text)
+            assert urgent.find(text, encoding.ids, encoding.unknown) == urgent_words(text), text
+
+
+def test_common_words_of_a_phrase_are_not_searched_for() -> None:
+    tokenizer = Tokenizer(build_piece_tokenizer(["got it", "got it", "got a shock"], min_count=1), 50)
+    urgent = UrgentWords(tokenizer.library.get_vocab())
+    assert urgent._ids.isdisjoint(tokenizer.encode("got it").ids)
+    assert not urgent._ids.isdisjoint(tokenizer.encode("got a shock").ids)
 
 
 def test_every_phrase_finds_itself() -> None:
+    nothing_known = UrgentWords({})
     for language, lines in PHRASES.items():
         for phrase in (one.strip() for line in lines.splitlines() for one in line.split("|")):
-            assert urgent_words(f"xx {phrase.replace('*', 'a')} yy"), (language, phrase)
+            text = f"xx {phrase.replace('*', 'a')} yy"
+            assert urgent_words(text), (language, phrase)
+            assert nothing_known.find(text, [1], unknown=1), (language, phrase)
 
 
 def test_only_the_beginning_of_a_long_text_is_searched() -> None:

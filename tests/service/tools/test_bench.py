@@ -49,7 +49,8 @@ def test_a_target_that_is_missed_is_called_missed(capsys: pytest.CaptureFixture[
     bench.targets(table, scale, (120.0, 121.0))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.endswith(("met |", "MISSED |"))]
     judged = [line.rsplit("| ", 1)[1] for line in lines]
-    assert judged == ["met |", "met |", "met |", "MISSED |", "met |", "MISSED |", "met |", "met |", "met |"]
+    met, missed = "met |", "MISSED |"
+    assert judged == [met, met, met, met, missed, met, missed, met, met, met]
 
 
 def test_made_up_tickets_have_the_length_that_is_asked(tmp_path: Path) -> None:
