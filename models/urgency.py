@@ -91,8 +91,8 @@ def urgent_words(text: str) -> list[str]:
 class UrgentWords:
     """Finds the listed phrases in tickets that a tokenizer has read; most tickets cost it a microsecond.
 
-    A phrase shows in a ticket by the token of its rarest word. Only a ticket with such a token is searched, or
-    one with words that the vocabulary lacks, if one of its words begins like a word of a phrase.
+    A phrase shows in a ticket by the token of its rarest word. Only a ticket with such a token is searched,
+    or one with words that the vocabulary lacks, if one of its words begins like a word of a phrase.
     """
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:

@@ -118,18 +118,25 @@ def graph_alone(bundle: Path) -> dict[str, float]:
         while time.perf_counter() < until:
             pass
 
+    def sleep() -> None:
+        time.sleep(PAUSE_SECONDS)
+
     def read_and_decide() -> None:
         for number in range(5):
             encoding = runtime.tokenizer.encode(join(None, text_of(55, number)).text)
             json.loads(json.dumps(decide(logits, encoding, runtime.config).probabilities))
 
+    def both() -> None:
+        read_and_decide()
+        sleep()
+
     logits = runtime.run(ids)[0]
     pauses: dict[str, Callable[[], object]] = {
         "in a loop": lambda: None,
         "after 2 ms of a busy core": spin,
-        "after 2 ms asleep": lambda: time.sleep(PAUSE_SECONDS),
+        "after 2 ms asleep": sleep,
         "after reading and deciding five tickets": read_and_decide,
-        "after both": lambda: (read_and_decide(), time.sleep(PAUSE_SECONDS)),
+        "after both": both,
     }
     found: dict[str, list[float]] = {name: [] for name in pauses}
     for _ in range(GRAPH_ROUNDS):
