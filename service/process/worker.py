@@ -33,6 +33,9 @@ _BEAT_SECONDS = 2.0
 _SWITCH_SECONDS = 0.001
 # Time for TCP handshakes that have begun to complete.
 _HANDSHAKE_SECONDS = 0.2
+# uvloop accepts one connection of a listening socket between two looks at all connections. While hundreds of
+# them are busy, a new one (a health check) would wait for all that came before it, one look for each.
+ACCEPTED_AT_ONCE = 16
 # Exit status of a worker that cannot load its bundle; another try would fail in the same way.
 CANNOT_SERVE = 3
 
@@ -150,7 +153,7 @@ def serve(
     app.state.service.on_start.append(_freeze_objects)
     if channel is not None:
         app.state.service.on_start.append(lambda: _connect_supervisor(app, server, channel))
-    server.run([listener])
+    server.run([listener, *(listener.dup() for _ in range(ACCEPTED_AT_ONCE - 1))])
     return CANNOT_SERVE if server.failed else 0
 
 
