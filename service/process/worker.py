@@ -34,7 +34,8 @@ _SWITCH_SECONDS = 0.001
 # Time for TCP handshakes that have begun to complete.
 _HANDSHAKE_SECONDS = 0.2
 # uvloop accepts one connection of a listening socket between two looks at all connections. While hundreds of
-# them are busy, a new one (a health check) would wait for all that came before it, one look for each.
+# them are busy, a new one (a health check) would wait for all that came before it, one look for each. A worker
+# among several accepts one at a time: it should not take connections that another could answer sooner.
 ACCEPTED_AT_ONCE = 16
 # Exit status of a worker that cannot load its bundle; another try would fail in the same way.
 CANNOT_SERVE = 3
@@ -153,7 +154,8 @@ def serve(
     app.state.service.on_start.append(_freeze_objects)
     if channel is not None:
         app.state.service.on_start.append(lambda: _connect_supervisor(app, server, channel))
-    server.run([listener, *(listener.dup() for _ in range(ACCEPTED_AT_ONCE - 1))])
+    more = ACCEPTED_AT_ONCE - 1 if channel is None else 0
+    server.run([listener, *(listener.dup() for _ in range(more))])
     return CANNOT_SERVE if server.failed else 0
 
 
