@@ -34,8 +34,8 @@ _SWITCH_SECONDS = 0.001
 # Time for TCP handshakes that have begun to complete.
 _HANDSHAKE_SECONDS = 0.2
 # uvloop accepts one connection of a listening socket between two looks at all connections. While hundreds of
-# them are busy, a new one (a health check) would wait for all that came before it, one look for each. A worker
-# among several accepts one at a time: it should not take connections that another could answer sooner.
+# them are busy, a new one (a health check) would wait for all that came before it, one look for each. A
+# worker among several accepts one at a time: it should not take what another could answer sooner.
 ACCEPTED_AT_ONCE = 16
 # Exit status of a worker that cannot load its bundle; another try would fail in the same way.
 CANNOT_SERVE = 3
