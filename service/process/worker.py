@@ -154,6 +154,8 @@ def serve(
     app.state.service.on_start.append(_freeze_objects)
     if channel is not None:
         app.state.service.on_start.append(lambda: _connect_supervisor(app, server, channel))
+    elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        app.state.service.on_start.append(lambda: signal.signal(signal.SIGHUP, server.handle_exit))
     more = ACCEPTED_AT_ONCE - 1 if channel is None else 0
     server.run([listener, *(listener.dup() for _ in range(more))])
     return CANNOT_SERVE if server.failed else 0
