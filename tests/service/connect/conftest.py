@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import values
 
 pytest.importorskip("httpx", reason="the extra `client` (httpx) is not installed")
 
@@ -19,6 +20,15 @@ from service.connect.worker import Worker
 
 ROUTE = {"team": "payment", "confidence": 0.97, "decision": "route", "reasons": []}
 REVIEW = {"team": "payment", "confidence": 0.41, "decision": "review", "reasons": ["low_confidence"]}
+
+
+@pytest.fixture(autouse=True)
+def counted_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connector of a test counts from 0, as in a process of its own.
+
+    Where the service's metrics were imported before, values would be shared through files.
+    """
+    monkeypatch.setattr(values, "ValueClass", values.MutexValue)
 
 
 class Clock:
