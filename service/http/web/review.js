@@ -90,13 +90,13 @@ function drawTicket(ticket, index) {
     drawText(ticket),
     el("p", {}, el("b", {}, t("suggested")), ` ${teamName(ticket.team)}, ${percent(ticket.confidence, 1)}`),
     el("ul", { class: "reasons" }, ...ticket.reasons.map((reason) => el("li", {}, reasonText(reason)))),
-    words,
     el(
       "div",
       { class: "chips", role: "group", "aria-label": t("teams") },
       ...desk.teams.map((team, i) => el("button", { type: "button", class: `chip${team === ticket.team ? " suggested" : ""}`, "data-team": team, onclick: () => decide(ticket, { team }, teamName(team)) }, i < 9 ? `${i + 1} ` : "", teamName(team))),
       ...Object.entries(OUTCOMES).map(([key, outcome]) => el("button", { type: "button", class: "chip", "data-outcome": outcome, onclick: () => decide(ticket, { outcome }, t(`outcome_${outcome}`)) }, `${key} `, t(`outcome_${outcome}`))),
     ),
+    words, // below the buttons: it appears on focus, and a button must not move under a press of the mouse
   );
   card.addEventListener("focusin", async () => {
     if (ticket.words || !ticket.text) return;
