@@ -67,9 +67,8 @@ class BundleConfig(_Strict):
     max_tokens: Annotated[int, Field(ge=1)]
     window: Annotated[int, Field(ge=0)] = 0  # tokens per window (models.windows); 0: no windows
     whole: Annotated[int, Field(ge=0)] = 0  # tickets of up to this many tokens are read whole
-    reading: list[
-        dict[str, float]
-    ] = []  # how `whole` was chosen: long tickets right, read whole and in windows
+    # how `whole` was chosen: long tickets right, read whole and in windows
+    reading: list[dict[str, float]] = []
     vocab_size: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
     thresholds: Thresholds
@@ -349,7 +348,7 @@ def _open_tokenizer(data: bytes, config: BundleConfig) -> Tokenizer:
 
 def _open_dictionaries(data: bytes, tokenizer: Tokenizer) -> Dictionaries:
     try:
-        return Dictionaries.from_json(data.decode("utf-8"), tokenizer.library.get_vocab())
+        return Dictionaries.from_json(data.decode("utf-8"), tokenizer.vocabulary)
     except ValueError as error:
         raise BundleError(DICTIONARIES, str(error)) from None
 

@@ -43,7 +43,7 @@ SHORTEST_PIECE, LONGEST_PIECE = 2, 6  # letters; single letters are pieces too
 FEWEST_WORDS = 3  # different words that a piece must be in
 LONGEST_WORD = 100  # letters; a longer one is unknown
 FOREIGN_SHARE = (
-    0.1  # unknown words per token; with fewer, a text's language is not looked up, which takes time
+    0.1  # unknown words per token; with fewer, a text's language is not looked up: that takes time
 )
 
 
@@ -222,13 +222,14 @@ class Tokenizer:
         library.no_truncation()
         self.library = library
         self.max_tokens = max_tokens
+        self.vocabulary: dict[str, int] = library.get_vocab()
         self.vocab_size: int = library.get_vocab_size()
         self.dictionaries: Dictionaries | None = None
         # ASCII text is tokenized with a regular expression, in a tenth of the library's time.
-        self._ids: dict[str, int] | None = library.get_vocab() if _is_word_tokenizer(library) else None
+        self._ids: dict[str, int] | None = self.vocabulary if _is_word_tokenizer(library) else None
         self._inside = {
             number
-            for entry, number in library.get_vocab().items()
+            for entry, number in self.vocabulary.items()
             if entry.startswith(INSIDE) and entry != INSIDE
         }
 
@@ -269,9 +270,9 @@ class Tokenizer:
         spans: list[tuple[int, int]] = []
         ids: list[int] = []
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if number in self._inside:
-                spans[-1:] = [(spans[-1][0] if spans else start, end)]
-                ids[-1:] = [UNKNOWN_ID]
+            if number in self._inside and spans:  # the word goes on, so it is not in the vocabulary
+                spans[-1] = (spans[-1][0], end)
+                ids[-1] = UNKNOWN_ID
             else:
                 spans.append((start, end))
                 ids.append(number)

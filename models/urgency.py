@@ -7,8 +7,10 @@ too. What only names a thing ("smoke alarm", "fire pit", "child seat") does not.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import islice, takewhile
 
 MAX_CHARACTERS = 50_000
 BEGINNING = 4  # letters
@@ -97,11 +99,12 @@ class UrgentWords:
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
         """`vocabulary` maps words to ids, which grow as words get rarer."""
+        entries = sorted(vocabulary)
         self._ids: set[int] = set()
         self._beginnings: set[str] = set()  # of words that the vocabulary may lack
         for phrase in (one for lines in PHRASES.values() for one in _phrases(lines)):
             stems = [word.rstrip("*") for word in phrase.split()]
-            matching = [_matching(word, vocabulary) for word in phrase.split()]
+            matching = [_matching(word, vocabulary, entries) for word in phrase.split()]
             if all(matching):
                 self._ids |= max(matching, key=min)
             if not all(matching) or "*" in phrase:
@@ -118,9 +121,10 @@ class UrgentWords:
         return urgent_words(text)
 
 
-def _matching(word: str, vocabulary: Mapping[str, int]) -> set[int]:
-    """The ids of the words that `word`, which may end in "*", stands for."""
+def _matching(word: str, vocabulary: Mapping[str, int], entries: Sequence[str]) -> set[int]:
+    """The ids of the words that `word`, which may end in "*", stands for; `entries` are sorted."""
     if not word.endswith("*"):
         return {vocabulary[word]} if word in vocabulary else set()
     stem = word.rstrip("*")
-    return {number for entry, number in vocabulary.items() if entry.startswith(stem)}
+    alike = takewhile(lambda entry: entry.startswith(stem), islice(entries, bisect_left(entries, stem), None))
+    return {vocabulary[entry] for entry in alike}

@@ -92,7 +92,7 @@ def build(bundle: Bundle, languages: Sequence[str]) -> dict[str, Any]:
     """The content of dictionaries.json for a bundle that was trained on English tickets."""
     encoder = Encoder()
     listed = vocabulary(bundle.config.out_of_scope).listed
-    entries = [entry for entry in bundle.tokenizer.library.get_vocab() if entry.isalpha() and entry.isascii()]
+    entries = [entry for entry in bundle.tokenizer.vocabulary if entry.isalpha() and entry.isascii()]
     entries = sorted(entry for entry in entries if len(entry) > 1)
     targets = centred(encoder.vectors(entries))
     bonus = np.array([KNOWN_BONUS * (entry in listed) for entry in entries], dtype=np.float32)

@@ -16,7 +16,7 @@ import onnxruntime
 
 from models.bundle import Bundle, load_bundle, with_precision, with_route_languages
 from models.tokenizer import Encoding
-from models.urgency import UrgentWords
+from models.urgency import UrgentWords, urgent_words
 from models.windows import read_windows
 from service.settings import Settings
 
@@ -38,7 +38,7 @@ class Runtime:
         self.name = bundle.config.name
         self.version = bundle.config.version
         self.provider = bundle.session.get_providers()[0].removesuffix("ExecutionProvider")
-        self._urgent = UrgentWords(bundle.tokenizer.library.get_vocab())
+        self._urgent = UrgentWords(bundle.tokenizer.vocabulary)
         tradeoff, precision = bundle.config.tradeoff, bundle.config.thresholds.precision
         self.caution = tradeoff.caution(precision) if tradeoff else ""
         on_gpu = self.provider != "CPU"
@@ -85,6 +85,8 @@ class Runtime:
 
     def urgent_words(self, encoding: Encoding) -> list[str]:
         """The words of danger in a ticket (`models.urgency`)."""
+        if encoding.language is not None:  # its ids are of English words, not of its own
+            return urgent_words(encoding.text)
         unread = encoding.unknown + encoding.total - len(encoding.ids)
         return self._urgent.find(encoding.text, encoding.ids, unread)
 

@@ -18,6 +18,8 @@ import pytest
 from models.bundle import DICTIONARIES, Bundle, BundleError, load_bundle, with_route_languages
 from models.decision import decide
 from models.text import join
+from service.inference.runtime import Runtime
+from service.settings import Settings
 from tests.service.conftest import launch
 from training import dictionaries
 from training.assess.evaluation import answer
@@ -48,6 +50,23 @@ def test_tickets_in_seven_languages_together(bundle: Bundle) -> None:
     assert sum(right(bundle, tickets)) / len(tickets) >= 0.93
     not_chosen_on = [line for line in tickets if line[0] in ("nl", "pt", "pl")]
     assert sum(right(bundle, not_chosen_on)) / len(not_chosen_on) >= 0.93
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("La lámpara echó chispas y me dio una descarga eléctrica", ["chispas", "descarga eléctrica"]),
+        ("Mon fils s'est blessé avec la tondeuse hier soir", ["blessé"]),
+        ("Mein Anwalt wird sich bei Ihnen melden wegen der Lieferung", ["anwalt"]),
+        ("O aspirador deitou fumo e queimou o tapete", ["fumo", "queimou"]),
+    ],
+)
+def test_words_of_danger_are_found_in_the_ticket_as_it_was_written(text: str, words: list[str]) -> None:
+    """The ids of such a ticket are those of English words, by which its own words cannot be found."""
+    runtime = Runtime.load(BUNDLE, Settings(provider="cpu"))
+    encoding = runtime.tokenizer.encode(text)
+    assert encoding.language is not None
+    assert runtime.urgent_words(encoding) == words
 
 
 @pytest.mark.parametrize("language", SEVEN)

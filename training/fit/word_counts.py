@@ -233,6 +233,8 @@ def teachers_logits(soft: np.ndarray) -> np.ndarray:
     return scaled
 
 
+# BLAS threads wait in busy loops: on a loaded machine several take a hundred times as long as one.
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def fit_word_counts(
     config: NetworkConfig,
     examples: Examples,
@@ -246,21 +248,8 @@ def fit_word_counts(
     The soft labels of the examples, if they have any, are targets too. At most MOST_FITTED tickets are used,
     drawn with `seed`, and at most OUTLIER_SHARE outliers per ticket.
     """
-    # BLAS threads wait in busy loops: on a loaded machine several take a hundred times as long as one.
-    with threadpool_limits(1, user_api="blas"):
-        return _fit(config, examples, valid, outliers, tokenizer, seed)
-
-
-def _fit(
-    config: NetworkConfig,
-    examples: Examples,
-    valid: Examples,
-    outliers: TokenIds,
-    tokenizer: Tokenizer,
-    seed: int,
-) -> tuple[WordCounts, Settings]:
     counts, teams = WordCounts(config), config.teams
-    entries = sorted(tokenizer.library.get_vocab().items(), key=lambda entry: entry[1])
+    entries = sorted(tokenizer.vocabulary.items(), key=lambda entry: entry[1])
     rows = np.sort(np.random.default_rng((seed, 4)).permutation(len(examples.targets))[:MOST_FITTED])
     tokens, targets = examples.tokens.select(rows), examples.targets.numpy()[rows]
     weights = fit_weights(tokens, [entry for entry, _ in entries], config.counts)

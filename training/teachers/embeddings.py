@@ -72,7 +72,7 @@ def init_from_encoder(
 
     `tokens` are the ids of the training texts, whose vocabulary is the first `trained` ids.
     """
-    entries = sorted(tokenizer.library.get_vocab().items(), key=lambda entry: entry[1])
+    entries = sorted(tokenizer.vocabulary.items(), key=lambda entry: entry[1])
     vocabulary = [word for word, _ in entries]
     vectors = teacher.word_vectors(vocabulary)
     words = torch.from_numpy(vectors)
