@@ -39,8 +39,6 @@ from training.recipe import LARGEST_SEED, RecipeError, load_recipe
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 ROOT = Path(__file__).parents[1]
-SVM = "words and characters SVM"
-ROUTERS = ("words SVM", SVM, "encoder + regression")
 GIVEN_AWAY = 0.05  # of coverage, at most, compared with what the order by confidence allows
 LENGTHS = (12, 30, 60, 120)
 MEGABYTE = 2**20
@@ -173,13 +171,13 @@ def quality(name: str, chosen: DataSet, bundle: Bundle, rest: Tickets, held: Tic
     others = {router: predict(held.texts) for router, predict in held_out.routers(rest).items()}
     right = {router: held_out.accuracy(predicted, held) for router, predicted in others.items()}
     f1 = {router: held_out.macro_f1(predicted, held) for router, predicted in others.items()}
-    lost = len(held_out.teams_lost(ours, others[SVM], held, rest))
-    target = max(right[SVM], chosen.accuracy)
+    lost = len(held_out.teams_lost(ours, others[held_out.SVM], held, rest))
+    target = max(right[held_out.SVM], chosen.accuracy)
     return [
         Figure(
             name, f"accuracy on {len(held):,} tickets", held_out.accuracy(ours, held), target, True, right
         ),
-        Figure(name, "macro-F1", held_out.macro_f1(ours, held), f1[SVM], True, f1),
+        Figure(name, "macro-F1", held_out.macro_f1(ours, held), f1[held_out.SVM], True, f1),
         Figure(name, "teams with recall 0 that the SVM recalls", lost, 0, False, {}),
     ]
 
@@ -274,10 +272,10 @@ def time_ratio(ours: Any, baseline: Any, ids: np.ndarray, rounds: int = 60, call
 
 def to_markdown(figures: list[Figure]) -> str:
     """The table, with the same figure of each simpler router that has it."""
-    head = ["data", "measure", "ours", "target", "met", *ROUTERS]
+    head = ["data", "measure", "ours", "target", "met", *held_out.ROUTERS]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for one in figures:
-        others = [f"{one.others[name]:.4g}" if name in one.others else "-" for name in ROUTERS]
+        others = [f"{one.others[name]:.4g}" if name in one.others else "-" for name in held_out.ROUTERS]
         target = f"{'≥' if one.at_least else '≤'} {one.target:.4g}"
         cells = [one.data, one.measure, f"{one.measured:.4g}", target, "yes" if one.met else "no", *others]
         lines.append("| " + " | ".join(cells) + " |")

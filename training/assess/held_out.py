@@ -23,6 +23,7 @@ from training.teachers.encoder import load_teacher
 
 PRECISIONS = (0.99, 0.95, 0.90)
 KEPT_IN_SCOPE = 0.96
+WORDS, SVM, ENCODER = ROUTERS = ("words SVM", "words and characters SVM", "encoder + regression")
 FEWEST_TRAINED = 20  # training tickets of a team whose recall should not be 0
 CHANCE = 0.05  # fewer right tickets than a precision allows have at most this probability
 
@@ -57,15 +58,15 @@ def words_svm() -> Pipeline:
 def routers(train: Tickets) -> dict[str, Predict]:
     """The simpler routers, trained on `train`; the encoder is left out if it is not installed."""
     made: dict[str, Predict] = {
-        "words SVM": words_svm().fit(train.texts, train.teams).predict,
-        "words and characters SVM": tfidf_svm().fit(train.texts, train.teams).predict,
+        WORDS: words_svm().fit(train.texts, train.teams).predict,
+        SVM: tfidf_svm().fit(train.texts, train.teams).predict,
     }
     teacher = load_teacher()
     if teacher:
         encoder = teacher
         regression = LogisticRegression(C=100, max_iter=300)
         regression.fit(encoder.vectors(train.texts), train.teams)
-        made["encoder + regression"] = lambda texts: regression.predict(encoder.vectors(texts))
+        made[ENCODER] = lambda texts: regression.predict(encoder.vectors(texts))
     return made
 
 

@@ -201,7 +201,8 @@ def add_outliers(
     if teacher and examples.vectors is not None:
         of_tickets = examples.vectors[: len(texts)].numpy()
         source = drop_similar(source, teacher.vectors(source), of_tickets)
-        short = drop_similar(short_texts(), teacher.vectors(short_texts()), of_tickets)
+        short = short_texts()
+        short = drop_similar(short, teacher.vectors(short), of_tickets)
     own = set(vocabulary_of(texts, recipe).get_vocab())
     unseen_words = [word for word in teacher.words if word not in own] if teacher else []
     generator = np.random.default_rng((recipe.seed, 3))
