@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import hashlib
 import hmac
 from collections.abc import Callable, Mapping
 
@@ -32,13 +31,6 @@ def _hub(algorithm: str) -> Callable[[bytes, Headers, bytes], bool]:
     return check
 
 
-def _zendesk(secret: bytes, headers: Headers, body: bytes) -> bool:
-    """base64(HMAC-SHA256(timestamp + body))."""
-    stamped = headers.get("x-zendesk-webhook-signature-timestamp", "").encode() + body
-    expected = base64.b64encode(hmac.new(secret, stamped, hashlib.sha256).digest())
-    return _same(expected, headers.get("x-zendesk-webhook-signature", ""))
-
-
 def _none(secret: bytes, headers: Headers, body: bytes) -> bool:
     """A desk that does not sign: the request must carry the secret."""
     return False
@@ -47,7 +39,6 @@ def _none(secret: bytes, headers: Headers, body: bytes) -> bool:
 CHECKS: dict[str, Callable[[bytes, Headers, bytes], bool]] = {
     "sha1": _hub("sha1"),
     "sha256": _hub("sha256"),
-    "zendesk": _zendesk,
     "none": _none,
 }
 
