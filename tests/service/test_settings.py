@@ -14,6 +14,14 @@ from service.settings import Settings, misspelt, table
 from tests.service.conftest import ROOT, Running
 
 
+def ended(command: list[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A command that has ended by itself, run from the repository."""
+    variables = os.environ | (environment or {})
+    return subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
 def test_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARKFIELD_PORT", "8123")
     monkeypatch.setenv("LARKFIELD_MAX_QUEUE", "7")
@@ -81,27 +89,14 @@ def test_the_start_is_refused_with_a_sentence(
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     given = {} if isinstance(flags, list) else flags
     environment = {f"LARKFIELD_{name}": value.format(tmp=tmp_path) for name, value in given.items()}
-    done = subprocess.run(
-        [sys.executable, "-m", "service", *([] if given else flags)],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = ended([sys.executable, "-m", "service", *([] if given else flags)], environment)
     assert done.returncode == 2
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_too_few_open_files_are_told_at_the_start() -> None:
-    done = subprocess.run(
-        ["bash", "-c", 'ulimit -n 64 && exec "$0" -m service --port 0', sys.executable],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = ended(["bash", "-c", 'ulimit -n 64 && exec "$0" -m service --port 0', sys.executable])
     assert done.returncode == 2
     assert "only 64 files may be open, and the service needs 512: raise the limit" in done.stderr
     assert "Traceback" not in done.stderr
@@ -148,25 +143,13 @@ def test_a_misspelt_setting_is_told(start: Callable[..., Running]) -> None:
 
 def test_a_port_in_use_is_told(start: Callable[..., Running]) -> None:
     running = start()
-    done = subprocess.run(
-        [sys.executable, "-m", "service", "--port", str(running.port)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = ended([sys.executable, "-m", "service", "--port", str(running.port)])
     assert done.returncode == 2
     assert "cannot listen" in done.stderr
 
 
 def test_a_bad_bundle_ends_the_start(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "service", "--port", "0", "--bundle", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = ended([sys.executable, "-m", "service", "--port", "0", "--bundle", str(tmp_path)])
     assert done.returncode == 3
     assert "config.json" in done.stderr
 

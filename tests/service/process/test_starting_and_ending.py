@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import signal
 import socket
 import threading
@@ -25,19 +26,25 @@ def test_sighup_drains_a_worker_that_is_alone(start: Callable[..., Running]) -> 
 
 def test_a_ticket_in_flight_survives_sighup(start: Callable[..., Running]) -> None:
     running = start(workers=1, drain_seconds=0.2)
-    statuses: list[int] = []
+    outcomes: list[int | str] = []
 
     def send() -> None:
-        for _ in range(20):
-            statuses.append(running.route("parcel late " * 100).status)
+        for _ in range(200):
+            try:
+                outcomes.append(running.route("parcel late " * 100).status)
+            except (OSError, http.client.HTTPException) as error:
+                if isinstance(getattr(error, "reason", None), ConnectionRefusedError):
+                    return  # the service has ended
+                outcomes.append(repr(error))
 
     client = threading.Thread(target=send)
     client.start()
     time.sleep(0.02)
     running.process.send_signal(signal.SIGHUP)
     client.join(30)
-    assert statuses
-    assert set(statuses) == {200}
+    assert running.process.wait(30) == 0
+    assert len(outcomes) < 200, "the service had ended before the client did"
+    assert set(outcomes) == {200}
 
 
 def test_nohup_keeps_a_worker_going(tmp_path: Path, bundle: Path) -> None:
