@@ -7,11 +7,11 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
-from service.tools.load import Count
+from service.tools.load import Count, Threads
 from service.tools.processes import Process
 
 PATIENCE = 60.0  # seconds after which a request without an answer or an end counts as lost
@@ -19,26 +19,14 @@ _HEAD = b"POST /route HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/j
 _CHUNKED = _HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
 
 
-class Watch:
+class Watch(Threads):
     """While the `with` block runs: the longest wait for /healthz, and the peak memory of one worker."""
 
     def __init__(self, server: Process) -> None:
+        super().__init__((self._ask, self._measure))
         self._server = server
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._ask, self._measure)]
         self.stall = 0.0  # seconds
         self.peak = 0.0  # MiB
-        self.failed = 0
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(PATIENCE)
 
     def _ask(self) -> None:
         while not self._stopping.wait(0.02):
@@ -51,7 +39,7 @@ class Watch:
             except TimeoutError:
                 self.stall = max(self.stall, time.monotonic() - began)
             except (OSError, http.client.HTTPException):
-                self.failed += 1  # refused, or the worker that had the connection was killed
+                pass  # refused, or the worker that had the connection was killed
             finally:
                 connection.close()
 
@@ -66,19 +54,32 @@ class Watch:
                         self.peak = max(self.peak, worker.memory_info().rss / 2**20)
 
 
-def bodies() -> Iterator[tuple[str, str, Any]]:
-    """Name, path and JSON body of requests that cost more than they look; at the limit of 256 kB, or near."""
-    yield "combining marks", "/route", {"text": "a" + "\u0301" * 20_000 + "\u0323" * 20_000}
+def _hiding_tags() -> dict[str, Any]:
     hidden = "".join(f'<t{number} style="display:none">' for number in range(5_000))
-    yield "hiding tags", "/route", {"text": "<p>" + hidden}
-    yield "long text", "/route", {"text": "my card was charged twice " * 9_000, "explain": "full"}
-    yield "unknown keys", "/route", {"text": "my card", **{f"k{number}": 0 for number in range(20_000)}}
-    marks = {"text": "a" + "\u0301" * 5_000, "explain": "full"}
-    yield "batch of marks", "/route/batch", {"tickets": [marks] * 64}
-    ticket = {"text": "my card was charged twice for one order " * 20, "explain": "full"}
-    yield "batch, explain full", "/route/batch", {"tickets": [ticket] * 256}
-    keys = {"text": "my card", **{f"k{number}": 0 for number in range(600_000)}}
-    yield "batch of unknown keys", "/route/batch", {"tickets": [keys]}
+    return {"text": "<p>" + hidden}
+
+
+def _with_keys(number: int) -> dict[str, Any]:
+    return {"text": "my card", **{f"k{key}": 0 for key in range(number)}}
+
+
+def _batch(number: int, text: str) -> dict[str, Any]:
+    return {"tickets": [{"text": text, "explain": "full"}] * number}
+
+
+# Path and JSON body of requests that cost more than they look; at the limit of 256 kB, or near.
+BODIES: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+    "combining marks": ("/route", lambda: {"text": "a" + "\u0301" * 20_000 + "\u0323" * 20_000}),
+    "hiding tags": ("/route", _hiding_tags),
+    "long text": ("/route", lambda: {"text": "my card was charged twice " * 9_000, "explain": "full"}),
+    "unknown keys": ("/route", lambda: _with_keys(20_000)),
+    "batch of marks": ("/route/batch", lambda: _batch(64, "a" + "\u0301" * 5_000)),
+    "batch, explain full": (
+        "/route/batch",
+        lambda: _batch(256, "my card was charged twice for one order " * 20),
+    ),
+    "batch of unknown keys": ("/route/batch", lambda: {"tickets": [_with_keys(600_000)]}),
+}
 
 
 def _repeat(head: bytes, piece: bytes, pause: float) -> Callable[[socket.socket], None]:
@@ -146,8 +147,8 @@ def attack(port: int, name: str, rounds: int, together: int) -> Count:
     if name in RAW:
         targets: list[Any] = [lambda: _send_raw(port, RAW[name], count, lock)] * together
     else:
-        path, body = next((path, body) for kind, path, body in bodies() if kind == name)
-        encoded = json.dumps(body, ensure_ascii=False).encode()
+        path, body = BODIES[name]
+        encoded = json.dumps(body(), ensure_ascii=False).encode()
 
         def send() -> None:
             for _ in range(rounds):

@@ -14,7 +14,9 @@ import subprocess
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -186,16 +188,12 @@ class Count:
         )
 
 
-class Connections:
-    """Threads with a keep-alive connection each, which call `step` until the `with` block ends."""
+class Threads:
+    """Threads that run until the `with` block ends, when `_stopping` is set."""
 
-    def __init__(self, port: int, number: int, pause_seconds: float) -> None:
-        self.port = port
-        self._pause_seconds = pause_seconds
+    def __init__(self, targets: Iterable[Callable[[], None]]) -> None:
         self._stopping = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(thread,), daemon=True) for thread in range(number)
-        ]
+        self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -206,6 +204,15 @@ class Connections:
         self._stopping.set()
         for thread in self._threads:
             thread.join(60)
+
+
+class Connections(Threads):
+    """Threads with a keep-alive connection each, which call `step` until the `with` block ends."""
+
+    def __init__(self, port: int, number: int, pause_seconds: float) -> None:
+        super().__init__(partial(self._run, thread) for thread in range(number))
+        self.port = port
+        self._pause_seconds = pause_seconds
 
     def _run(self, thread: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)

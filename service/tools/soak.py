@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from service.settings import SHIPPED_BUNDLE
-from service.tools.hostile import RAW, Watch, attack, bodies
+from service.tools.hostile import BODIES, RAW, Watch, attack
 from service.tools.load import Clients, Count, tickets, write_script, wrk
 from service.tools.processes import Process, memory_mb, router, scrape
 
@@ -191,9 +191,9 @@ def shutdown(server: Process) -> Count:
     with Clients(server.port, 8) as clients:
         time.sleep(2.0)
         os.kill(server.pid, signal.SIGTERM)
-        red = until(lambda: call(server.port, "GET", "/readyz")[0] == 503, 5)
-        still = call(server.port, "POST", "/route", {"text": "my card was charged twice"})[0]
-        time.sleep(4.0)
+        red = until(lambda: call(server.port, "GET", "/readyz")[0] == 503, 3)
+        still = call(server.port, "POST", "/route", {"text": "my card was charged twice"})[0] if red else 0
+        time.sleep(7.0)
     count = clients.count
     count.expect("readiness fails first", red)
     count.expect("tickets are still answered then", still == 200)
@@ -246,9 +246,9 @@ def soak(folder: Path, bundle: Path, arguments: argparse.Namespace) -> list[Row]
         watched(rows, server, "overload", lambda: overload(server, script, arguments.seconds))
     # Short limits, so that the slow clients are closed within the run.
     with router(bundle=bundle, header_timeout_seconds=3, body_timeout_seconds=3) as server:
-        for name in [*(name for name, _, _ in bodies()), *RAW]:
+        for name in [*BODIES, *RAW]:
             watched(rows, server, name, lambda name=name: hostile(server, name, arguments.rounds))  # type: ignore[misc]
-    with router(bundle=bundle, workers=2, admin_key=ADMIN, drain_seconds=1) as server:
+    with router(bundle=bundle, workers=2, admin_key=ADMIN, drain_seconds=4) as server:
         until(lambda: two_ready(server), 30)
         watched(rows, server, "reloads", lambda: reloads(server, bundle, copy, arguments.reloads))
         for how in (signal.SIGKILL, signal.SIGTERM):
