@@ -10,8 +10,8 @@ from training.synthetic.styles import STYLES, write
 
 # Tickets per 100; hard styles are more frequent than in a real shop, because training gains most from them.
 STYLE_SHARES = {
-    "plain": 9, "distractor": 10, "request_last": 6, "negation": 6, "short": 40, "typos": 5, "long": 4,
-    "boundary": 10, "two_topics": 10,
+    "plain": 8, "distractor": 9, "request_last": 5, "negation": 5, "short": 36, "typos": 5, "long": 4,
+    "boundary": 12, "two_topics": 16,
 }  # fmt: skip
 TEAM_SHARES = {"delivery": 25, "returns": 20, "payment": 21, "warranty": 18, "account": 16}
 MOST = 1_000_000  # tickets of one file; takes minutes, and all texts are kept in memory to avoid duplicates

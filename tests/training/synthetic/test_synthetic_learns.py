@@ -10,10 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_word_counts_learned_from_synthetic_tickets_read_the_real_ones(larkfield, capsys):
-    """TF-IDF with logistic regression on 6,000 synthetic tickets gets 0.90 or more of the real valid.csv.
-
-    Its worst style are tickets of two topics, one in ten synthetic tickets: .69 to .77 by the seed.
-    """
+    """TF-IDF with logistic regression on 6,000 synthetic tickets gets 0.90 or more of the real valid.csv."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -34,4 +31,4 @@ def test_word_counts_learned_from_synthetic_tickets_read_the_real_ones(larkfield
     with capsys.disabled():
         print(f"\nsynthetic to real, TF-IDF + LR: {sum(right) / len(right):.4f}", shares)
     assert sum(right) / len(right) >= 0.90
-    assert min(shares.values()) >= 0.65
+    assert min(shares.values()) >= 0.75
