@@ -100,7 +100,7 @@ def run(
     bundle = uncalibrated_bundle(model, tokenizer, dataset, recipe, out, name)
     bundle = choose_reading(bundle, dataset.valid, recipe.whole)
     bundle = calibrate(bundle, dataset, precision)
-    answers, evaluation = validate(bundle, dataset)
+    answers, evaluation = validate(bundle, dataset.valid)
     bundle = with_metrics(bundle, answers, evaluation)
     checks = Checks() if report == "none" else check(bundle, dataset, recipe.seed)
     texts = report == "texts"

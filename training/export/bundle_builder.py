@@ -1,6 +1,7 @@
 """Builds the bundle in memory: exported graph, calibration, scope, and metrics on validation tickets."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -18,12 +19,13 @@ from training.assess.evaluation import Answers, Evaluation, answer, assess
 from training.assess.scope import Scored
 from training.assess.scope import fit as fit_scope
 from training.assess.thresholds import fit_tradeoff
-from training.data.dataset import Dataset, fingerprint
+from training.data.dataset import Dataset, Tickets, fingerprint
 from training.data.templates import first_of_each
 from training.recipe import Recipe
 from training.synthetic import out_of_scope
 from training.versions import library_versions
 
+UNKNOWN_TEAM = -1
 OUTLIERS = 600  # texts of no team that the limit of the scope is chosen by
 
 
@@ -55,23 +57,34 @@ def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) 
     """
     dataset = dataset.with_distinct_valid()
     train, valid = dataset.train, dataset.valid
-    logits, targets = answer(bundle, valid.texts).logits, team_numbers(dataset)
-    temperature = fit_temperature(logits, targets)
+    logits, targets = answer(bundle, valid.texts).logits, team_numbers(valid.teams, dataset.teams)
     largest = logits.max(axis=1)
     scope = fit_scope(train.texts, train.teams, Scored(valid.texts, largest), outliers(bundle))
     in_scope = [
         not review_reasons(text, logit, scope)
         for text, logit in zip(valid.texts, largest.tolist(), strict=True)
     ]
+    bundle = bundle.with_config(out_of_scope=scope)
+    return with_thresholds(bundle, logits, targets, np.array(in_scope), precision)
+
+
+def with_thresholds(
+    bundle: Bundle, logits: np.ndarray, targets: np.ndarray, in_scope: np.ndarray, precision: float | None
+) -> Bundle:
+    """The bundle with temperature, trade-off and thresholds fitted on `logits` (tickets, teams).
+
+    `targets` (tickets,) are indices of teams, `UNKNOWN_TEAM` for a team that the bundle does not have.
+    Tickets that are not `in_scope` (tickets,) go to review at any confidence. `precision` is as in
+    `calibrate`.
+    """
+    temperature = fit_temperature(logits, targets)
     answered = logits.argmax(axis=1)
     confidence = calibrated(logits, temperature).max(axis=1)
-    tradeoff = fit_tradeoff(confidence, answered == targets, answered, np.array(in_scope), len(dataset.teams))
+    teams = len(bundle.config.teams)
+    tradeoff = fit_tradeoff(confidence, answered == targets, answered, in_scope, teams)
     wanted = tradeoff.default() if precision is None else precision
     return bundle.with_config(
-        temperature=temperature,
-        out_of_scope=scope,
-        tradeoff=tradeoff,
-        thresholds=tradeoff.thresholds(wanted),
+        temperature=temperature, tradeoff=tradeoff, thresholds=tradeoff.thresholds(wanted)
     )
 
 
@@ -81,20 +94,20 @@ def outliers(bundle: Bundle) -> Scored:
     return Scored(texts, answer(bundle, texts).logits.max(axis=1))
 
 
-def team_numbers(dataset: Dataset) -> np.ndarray:
-    """The teams of the validation tickets, as indices (tickets,)."""
-    number = {team: place for place, team in enumerate(dataset.teams)}
-    return np.array([number[team] for team in dataset.valid.teams])
+def team_numbers(tickets: Sequence[str], teams: Sequence[str]) -> np.ndarray:
+    """The teams of the tickets as indices of `teams` (tickets,), UNKNOWN_TEAM for others."""
+    number = {team: place for place, team in enumerate(teams)}
+    return np.array([number.get(team, UNKNOWN_TEAM) for team in tickets])
 
 
-def validate(bundle: Bundle, dataset: Dataset) -> tuple[Answers, Evaluation]:
+def validate(bundle: Bundle, valid: Tickets) -> tuple[Answers, Evaluation]:
     """The answers to the validation tickets and their figures; the calibration error is cross-fitted."""
-    answers = answer(bundle, dataset.valid.texts)
-    first = first_of_each(dataset.valid.text_groups)
-    logits, targets = answers.logits[first], team_numbers(dataset)[first]
+    answers = answer(bundle, valid.texts)
+    first = first_of_each(valid.text_groups)
+    logits, targets = answers.logits[first], team_numbers(valid.teams, bundle.config.teams)[first]
     confidence = cross_fitted_confidence(logits, targets)
     error = calibration_error(confidence, logits.argmax(axis=1) == targets)
-    evaluation = assess(answers, dataset.valid, dataset.teams)
+    evaluation = assess(answers, valid, bundle.config.teams)
     return answers, replace(evaluation, calibration_error=error)
 
 
