@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from models import mail
+from models.inline_images import payloads
 from models.mail import Edit
 
 
@@ -80,17 +81,17 @@ def clean(text: str, is_forward: bool | None = None) -> Cleaned:
     if it is that of a reply, whose quotes are dropped; None if it is neither.
     """
     cleaned = Cleaned(text, range(len(text)), range(1, len(text) + 1))
-    if _is_plain(text):
+    cleaned = whole = _apply(cleaned, [(start, end, "") for start, end in payloads(text)])
+    if _is_plain(whole.text):
         return cleaned
-    for ways in _steps(text, is_forward):
+    for ways in _steps(whole.text, is_forward):
         for way, fewest_words in ways:
             changed = _apply(cleaned, way(cleaned.text))
             if _is_enough(changed.text, cleaned.text, fewest_words):
                 cleaned = changed
                 break
     if not cleaned.text.strip():  # nothing but markup and invisible characters: keep the markup
-        whole = Cleaned(text, range(len(text)), range(1, len(text) + 1))
-        folded = _apply(whole, fold_characters(text))
+        folded = _apply(whole, fold_characters(whole.text))
         cleaned = folded if folded.text.strip() else cleaned
     return _apply(cleaned, drop_excess_marks(cleaned.text))  # last, because entities may decode to marks
 

@@ -83,7 +83,13 @@ class Settings(BaseSettings):
     cors_origins: str = Field("", description="Origins allowed by CORS, comma separated; empty = none.")
 
     max_body_bytes: int = Field(
-        262_144, ge=1024, description="Largest request body; a larger one gets 413 before it is fully read."
+        262_144,
+        ge=1024,
+        description="Largest request body, payloads of inline images (data URIs) not counted; a larger one "
+        "gets 413 before it is fully read.",
+    )
+    max_body_with_images_bytes: int = Field(
+        4_194_304, ge=1024, description="Largest body of a ticket with its inline images."
     )
     max_batch_tickets: int = Field(256, ge=1, description="Most tickets in one POST /route/batch.")
     max_batch_body_bytes: int = Field(8_388_608, ge=1024, description="Largest body of POST /route/batch.")

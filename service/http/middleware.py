@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from models.inline_images import size_without_payloads
 from service.api.keys import presented
 from service.api.problems import Problem, problem_of
 from service.http.response import Headers, rendered, request_id_of, with_common
@@ -26,6 +27,8 @@ JSON, JSON_LINES = b"application/json", b"application/x-ndjson"
 BYTES = b"application/octet-stream"
 # Limit for the bodies that FastAPI parses. The longest value in them is the path of a folder.
 SMALL_BODY_BYTES = 32_768
+# A payload that is cut within an escape or a line may be counted as this many bytes of text.
+_CUT_BYTES = 512
 # Probes and scrapes are counted but not logged.
 _QUIET = frozenset({"/healthz", "/readyz", "/openapi.json", "/metrics"})
 
@@ -37,6 +40,9 @@ class Rules:
     key: Literal["none", "api", "admin"] = "api"
     content_type: bytes | None = None
     limit_bytes: int | None = None  # None: no limit for the whole body; /route/stream limits each line
+    limit_with_images_bytes: int = (
+        0  # larger than limit_bytes: payloads of inline images are not counted there
+    )
 
 
 def rules_of(service: Service) -> dict[str, Rules]:
@@ -45,7 +51,7 @@ def rules_of(service: Service) -> dict[str, Rules]:
     body, open_to_all = settings.max_body_bytes, Rules("none", None, 0)
     small = min(body, SMALL_BODY_BYTES)
     return {
-        "/route": Rules("api", JSON, body),
+        "/route": Rules("api", JSON, body, settings.max_body_with_images_bytes),
         "/route/batch": Rules("api", JSON, settings.max_batch_body_bytes),
         "/route/stream": Rules("api", JSON_LINES, None),
         "/feedback": Rules("api", JSON, small),
@@ -71,14 +77,21 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._left = self._held = 0
+        self._without_images_bytes: int | None = None
         self.limit_bytes: int | None = None
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = request_id_of(self.headers.get(b"x-request-id"))
         self.answer: Answer | None = None
         self.status = 0
 
-    def limit(self, limit_bytes: int | None) -> None:
-        """Limit the body; Problem 413 at once if Content-Length exceeds the limit."""
+    def limit(self, limit_bytes: int | None, with_images_bytes: int = 0) -> None:
+        """Limit the body; Problem 413 at once if Content-Length exceeds the limit.
+
+        If `with_images_bytes` is the larger limit, it is the one for the whole body, and `body` counts
+        `limit_bytes` without the payloads of inline images.
+        """
+        if limit_bytes is not None and with_images_bytes > limit_bytes:
+            self._without_images_bytes, limit_bytes = limit_bytes, with_images_bytes
         self.limit_bytes, self._left = limit_bytes, limit_bytes or 0
         length = self.headers.get(b"content-length")
         if limit_bytes is not None and length is not None and not _fits(length, limit_bytes):
@@ -103,12 +116,22 @@ class Exchange:
     async def body(self) -> bytes:
         """The whole body; Problem 413 if it is too large, 400 if the client disconnected."""
         parts, more = [], True
+        size, limit_bytes = 0, self._without_images_bytes
+        count_at = 0
         while more:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise Problem(400, "The connection was closed before the whole body arrived.", close=True)
             parts.append(message.get("body", b""))
+            size += len(parts[-1])
             more = message.get("more_body", False)
+            if limit_bytes is not None and size > limit_bytes and (size >= count_at or not more):
+                parts = [b"".join(parts)]
+                counted = size_without_payloads(parts[0])
+                if counted > limit_bytes + (_CUT_BYTES if more else 0):
+                    raise _too_large(limit_bytes, ", inline images not counted")
+                # Not before the rest could exceed the limit, and seldom enough for a linear time in total.
+                count_at = size + max(limit_bytes - counted, size // 4)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def send(self, message: Message) -> None:
@@ -197,7 +220,7 @@ class Middleware:
         if rules.key != "none":
             _require_key(self._service, scope["headers"], rules.key == "admin")
         _refuse_compressed(exchange.headers.get(b"content-encoding"))
-        exchange.limit(rules.limit_bytes)
+        exchange.limit(rules.limit_bytes, rules.limit_with_images_bytes)
         if rules.content_type is not None and scope["method"] == "POST":
             _require_type(exchange.headers.get(b"content-type"), rules.content_type)
 
@@ -256,9 +279,9 @@ def _require_type(content_type: bytes | None, expected: bytes) -> None:
         raise Problem(415, f"The content type must be {expected.decode()}.", close=True)
 
 
-def _too_large(limit_bytes: int) -> Problem:
+def _too_large(limit_bytes: int, condition: str = "") -> Problem:
     """413; the connection is closed, because the rest of the body is not read."""
-    return Problem(413, f"The body is larger than {limit_bytes} bytes.", close=True)
+    return Problem(413, f"The body is larger than {limit_bytes} bytes{condition}.", close=True)
 
 
 def _fits(length: bytes, limit_bytes: int) -> bool:

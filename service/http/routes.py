@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from models.inline_images import size_without_payloads
 from service.api.problems import Problem, problem_of
 from service.api.schema import (
     ROUTE_REQUEST,
@@ -221,7 +222,7 @@ async def _in_order(work: AsyncIterator[Result]) -> AsyncIterator[tuple[bool, by
 async def _stream(service: Service, request: Request) -> AsyncIterator[bytes]:
     async def each() -> AsyncIterator[Result]:
         place = 0
-        async for line in _lines(request, service.settings.max_body_bytes):
+        async for line in _lines(service, request):
             size = 0 if isinstance(line, Problem) else len(line)
             await service.admission.wait_for_bytes(size)
             ticket = line if isinstance(line, Problem) else _parsed(line)
@@ -238,25 +239,73 @@ async def _stream(service: Service, request: Request) -> AsyncIterator[bytes]:
         yield result + b"\n"
 
 
-async def _lines(request: Request, limit_bytes: int) -> AsyncIterator[bytes | Problem]:
+class _Line:
+    """The line of a streamed body that is arriving; inline images are not counted against its limit.
+
+    A line beyond the limit without images counts as bytes in flight while it arrives.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._settings, self._admission = service.settings, service.admission
+        self._parts: list[bytes] = []
+        self._size = self._held = 0
+        self._problem: Problem | None = None
+
+    async def add(self, piece: bytes) -> None:
+        """Add the next piece; it is dropped if the line is already refused."""
+        if self._problem is not None:
+            return
+        self._parts.append(piece)
+        self._size += len(piece)
+        limit_bytes = self._settings.max_body_bytes
+        try:
+            if self._size > max(limit_bytes, self._settings.max_body_with_images_bytes):
+                raise _too_long(self._settings.max_body_with_images_bytes)
+            if self._size > limit_bytes:
+                # Not for ever: several streams could wait for each other.
+                patience_seconds = BATCH_PATIENCE * self._settings.deadline_seconds
+                await self._admission.wait_for_bytes(self._size - self._held, patience_seconds)
+                self._held = self._size
+        except Problem as problem:
+            self.release()
+            self._problem = problem
+
+    def end(self) -> bytes | Problem | None:
+        """The line without its line break, or why it is refused; None if it is empty."""
+        line = b"".join(self._parts)
+        self.release()
+        limit_bytes = self._settings.max_body_bytes
+        if self._problem is None and len(line) > limit_bytes < size_without_payloads(line):
+            return _too_long(limit_bytes)
+        return self._problem or (line if line.strip() else None)
+
+    def release(self) -> None:
+        """Forget the pieces, and release their bytes."""
+        self._admission.release_bytes(self._held)
+        self._parts, self._held = [], 0
+
+
+async def _lines(service: Service, request: Request) -> AsyncIterator[bytes | Problem]:
     """The lines of a streamed body; a line that is too long becomes a problem, and the stream continues."""
-    rest = b""
-    skipping = False
-    async for chunk in request.stream():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if skipping:
-                skipping = False
-            elif len(line) > limit_bytes:
-                yield Problem(413, f"The line is longer than {limit_bytes} bytes.")
-            elif line.strip():
-                yield line
-        if len(rest) > limit_bytes:
-            if not skipping:
-                yield Problem(413, f"The line is longer than {limit_bytes} bytes.")
-            rest, skipping = b"", True
-    if rest.strip() and not skipping:
-        yield rest
+    line = _Line(service)
+    try:
+        async for chunk in request.stream():
+            *ended, rest = chunk.split(b"\n")
+            for piece in ended:
+                await line.add(piece)
+                result, line = line.end(), _Line(service)
+                if result is not None:
+                    yield result
+            await line.add(rest)
+        result = line.end()
+        if result is not None:
+            yield result
+    finally:
+        line.release()
+
+
+def _too_long(limit_bytes: int) -> Problem:
+    return Problem(413, f"The line is longer than {limit_bytes} bytes.")
 
 
 def _parsed(line: bytes) -> Any:
@@ -295,7 +344,9 @@ async def route_one(service: Service, ticket: Any, request_id: str, source: str)
 
 def _bound_text(ticket: RouteRequest, limit_bytes: int) -> None:
     """Problem 413 for a text that is larger than POST /route accepts."""
-    if 4 * len(ticket.text) > limit_bytes < len(ticket.text.encode("utf-8", "replace")):
+    if 4 * len(ticket.text) <= limit_bytes:
+        return
+    if size_without_payloads(ticket.text.encode("utf-8", "replace")) > limit_bytes:
         raise Problem(413, f"The text is larger than {limit_bytes} bytes.")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import resource
 from time import perf_counter
 from typing import NoReturn
@@ -110,11 +111,12 @@ class Admission:
             self._refuse("bytes")
         self.taken["bytes"] += number
 
-    async def wait_for_bytes(self, number: int) -> None:
-        """Count a line of a stream; wait until there is capacity."""
-        while self.taken["bytes"] + number > self.limits["bytes"]:
+    async def wait_for_bytes(self, number: int, patience_seconds: float = math.inf) -> None:
+        """Count bytes of a stream; wait for capacity, and raise Problem 503 after `patience_seconds`."""
+        last = perf_counter() + patience_seconds
+        while self.taken["bytes"] + number > self.limits["bytes"] and perf_counter() < last:
             await asyncio.sleep(0.01)
-        self.taken["bytes"] += number
+        self.take_bytes(number)
 
     def release_bytes(self, number: int) -> None:
         """Release counted bytes after the answer."""

@@ -179,6 +179,7 @@ HOSTILE = [
     " ", "\n" + " " * 200, "<o:p", "</", "&#",
     "<p style=display:none>", "<p style=display:none></p><p>", "<b x='display:display:",
     "<p\n", "Confidentiality notice", "@", "[EXTERNAL]", "this email is confidential\n", "data:a/b;base64,",
+    "data:a/b;base64,A\n", ";base64,", "data:",
     "WG: ", "Fwd:\nFrom: x\nTo: y\nSubject: z\n", "-- Forwarded message --\n", "Ã¶", "Ã¶x ",
     "this mail external ", "received from: x\n", "_x000D_", "see below\nFrom: x\nTo: y\nDate: z\n",
     "ticket: 1\n", "Disclaimer\n",

@@ -99,6 +99,8 @@ PIECES = [
         "email came from outside ",
         "\u0301\u200b\u0323",
         "\\u",
+        "data:a/b;base64,A ",
+        ";base64,",
     ),
 ]
 HIDDEN = ' style="display:none">'

@@ -57,6 +57,64 @@ def test_an_endless_body_is_discarded_up_to_a_bound(server: Running) -> None:
     assert server.route("parcel").status == 200
 
 
+def with_picture(size: int, text: str = "my card was charged two times") -> dict[str, str]:
+    """A ticket with a screenshot of `size` characters pasted into its HTML."""
+    return {"text": f'<p>{text}</p><img src="data:image/png;base64,{"iVBORw0KGgo+" * (size // 12)}">'}
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+def test_a_pasted_screenshot_is_not_counted(server: Running, chunked: bool) -> None:
+    body = json.dumps(with_picture(3_900_000)).encode()
+    parts = (body[at : at + 100_000] for at in range(0, len(body), 100_000))
+    client = http.client.HTTPConnection("localhost", server.port, timeout=30)
+    headers = {"Content-Type": "application/json"}
+    client.request("POST", "/route", parts if chunked else body, headers, encode_chunked=chunked)
+    response = client.getresponse()
+    assert response.status == 200
+    answer, without = json.loads(response.read()), server.route("my card was charged two times").json()
+    client.close()
+    assert (answer["team"], answer["tokens"]) == (without["team"], without["tokens"])
+
+
+@pytest.mark.parametrize(
+    ("ticket", "detail"),
+    [
+        (with_picture(300_000, "parcel " * 40_000), "larger than 262144 bytes, inline images not counted"),
+        (with_picture(4_200_000), "larger than 4194304 bytes"),
+        (
+            {"text": "data:image/png;base64,A " * 100_000},
+            "larger than 262144 bytes, inline images not counted",
+        ),
+    ],
+    ids=["too much text beside a picture", "a picture beyond the hard limit", "headers of pictures"],
+)
+def test_a_screenshot_has_a_hard_limit(server: Running, ticket: dict[str, str], detail: str) -> None:
+    refused = server.call("POST", "/route", ticket)
+    assert refused.status == 413
+    assert detail in refused.json()["detail"]
+
+
+def test_a_screenshot_in_a_batch_and_a_stream(server: Running) -> None:
+    tickets = [with_picture(1_000_000), {"text": "parcel " * 50_000}, with_picture(600, "where is my parcel")]
+    results = server.call("POST", "/route/batch", {"tickets": tickets}).json()["results"]
+    assert [result.get("status", 200) for result in results] == [200, 413, 200]
+    tickets.insert(1, with_picture(4_500_000))
+    lines = "\n".join(map(json.dumps, tickets)).encode()
+    reply = server.call("POST", "/route/stream", lines, content_type="application/x-ndjson")
+    results = [json.loads(line) for line in reply.body.splitlines()]
+    assert [result.get("status", 200) for result in results] == [200, 413, 413, 200]
+
+
+def test_screenshots_in_a_stream_count_as_bytes_in_flight(start: Callable[..., Running]) -> None:
+    running = start(max_bytes_in_flight=3_000_000, deadline_seconds=1)
+    tickets = [with_picture(2_000_000), with_picture(3_500_000), with_picture(2_000_000), {"text": "parcel"}]
+    lines = "\n".join(map(json.dumps, tickets)).encode()
+    for _ in range(2):  # all bytes were released
+        reply = running.call("POST", "/route/stream", lines, content_type="application/x-ndjson")
+        results = [json.loads(line) for line in reply.body.splitlines()]
+        assert [result.get("status", 200) for result in results] == [200, 503, 200, 200]
+
+
 @pytest.mark.parametrize("headers", [{}, {"Connection": "close"}], ids=["kept alive", "to be closed"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
 def test_a_client_that_writes_its_whole_body_first_gets_the_413(
