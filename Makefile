@@ -45,7 +45,7 @@ PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check -c constrain
 
 $(VENV)/.serving: pyproject.toml constraints.txt | $(PY)
 	@echo "Installing what serving needs into $(VENV) (about 550 MB, once)"
-	@$(PIP_INSTALL) -e .
+	@$(PIP_INSTALL) -e '.[serve]'
 	@touch $@
 
 $(VENV)/.everything: pyproject.toml constraints.txt | $(PY)

@@ -8,10 +8,15 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from pydantic import ValidationError
+try:
+    from pydantic import ValidationError
 
-from service.connect.config import load
-from service.settings import SHIPPED_BUNDLE, Settings, misspelt
+    from service.connect.config import load
+    from service.settings import SHIPPED_BUNDLE, Settings, misspelt
+except ModuleNotFoundError as error:
+    raise SystemExit(
+        f"{error.name} is not installed; install what serving needs: pip install 'larkfield-router[serve]'"
+    ) from None
 
 # Fits the teams of the shipped bundle; other bundles may have other teams.
 _EXAMPLE = "My card was charged twice for one order, please remove one charge"

@@ -1,4 +1,4 @@
-"""Prints the requirements of an image: the project's dependencies with the CPU or GPU build of ONNX Runtime.
+"""Prints the requirements of an image: what serving needs, with the CPU or GPU build of ONNX Runtime.
 
     python requirements.py cpu|gpu path/to/pyproject.toml
 
@@ -18,9 +18,10 @@ RUNTIMES = {"cpu": ["onnxruntime"], "gpu": ["onnxruntime-gpu[cuda,cudnn]"]}
 def requirements(kind: str, pyproject: Path) -> list[str]:
     """Requirement lines of an image; both images have the PostgreSQL driver."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    base = [line for line in project["dependencies"] if not line.startswith("onnxruntime")]
     extras = project["optional-dependencies"]
-    return [*base, *extras["postgres"], *extras["client"], *RUNTIMES[kind]]
+    lines = [*project["dependencies"], *extras["serve"], *extras["postgres"]]
+    own = project["name"], "onnxruntime"  # the image installs the project itself, and one runtime
+    return [*(line for line in lines if not line.startswith(own)), *RUNTIMES[kind]]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,12 @@ import os
 import sys
 from pathlib import Path
 
-from service.connect.config import ConfigError, load
+try:
+    from service.connect.config import ConfigError, load
+except ModuleNotFoundError as error:
+    raise SystemExit(
+        f"{error.name} is not installed; install the connector: pip install 'larkfield-router[connect]'"
+    ) from None
 
 
 def main(arguments: list[str] | None = None) -> int:

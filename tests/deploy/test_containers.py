@@ -104,8 +104,8 @@ def test_an_image_gets_one_runtime_and_everything_else_of_the_project() -> None:
     assert [line for line in gpu if line.startswith("onnxruntime")] == ["onnxruntime-gpu[cuda,cudnn]"]
     assert cpu[:-1] == gpu[:-1]
     names = {re.split(r"[\[<>=;]", line)[0] for line in cpu}
-    assert {"fastapi", "uvicorn", "sqlalchemy", "psycopg", "tokenizers"} <= names
-    assert not names & {"torch", "onnx", "pandas", "scikit-learn"}
+    assert {"fastapi", "uvicorn", "sqlalchemy", "psycopg", "tokenizers", "httpx"} <= names
+    assert not names & {"torch", "onnx", "pandas", "scikit-learn", "larkfield-router"}
 
 
 def test_compose_mounts_what_exists_and_publishes_to_this_machine_alone() -> None:
