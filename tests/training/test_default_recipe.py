@@ -275,6 +275,24 @@ def test_two_teams_and_rare_teams_can_be_taught():
         assert soft_labels_for(texts, rare, 4, None, augmented=0, seed=0).soft.shape == (60, 4)
 
 
+def test_copies_with_other_numbers_do_not_teach_a_wrong_label():
+    texts, targets = labelled(120)
+    wrong = targets.copy()
+    wrong[0] = (targets[0] + 1) % 3
+    copies = [f"{texts[0]} {number}" for number in range(20)]
+    labels = soft_labels_for(texts + copies, np.append(wrong, [wrong[0]] * 20), 3, None, augmented=0, seed=0)
+    assert (labels.soft[120:].argmax(axis=1) == targets[0]).all()
+
+
+def test_one_template_for_each_team_can_be_taught():
+    texts = [f"the rake {n} is bent" for n in range(5)] + [f"charged twice, order {n}" for n in range(5)]
+    found = soft_labels_for(texts, np.repeat([0, 1], 5), 2, None, augmented=0, seed=0).soft
+    assert (found.argmax(axis=1) == np.repeat([0, 1], 5)).all()
+    more = [*texts, "where is my parcel", "the hose leaks"]
+    found = soft_labels_for(more, np.repeat([0, 1, 1], [5, 5, 2]), 2, None, augmented=0, seed=0).soft
+    assert np.isfinite(found).all()
+
+
 def test_informed_embeddings_become_a_table():
     torch.manual_seed(0)
     network = Network(CONFIGS[3]).eval()

@@ -1,4 +1,4 @@
-"""Splits tickets into training and validation: by a hash of their templates, or by time.
+"""Splits tickets into training and validation, by a hash of their templates or by time, and into folds.
 
 A ticket's side depends on its own text (or time) only, so that correcting, adding or dropping other tickets
 does not move it. Tickets of one template (`templates.template_key`) stay together.
@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+from sklearn.model_selection import StratifiedKFold
 
-from training.data.templates import group_numbers, positions, template_key
+from training.data.templates import first_of_each, group_numbers, positions, template_key
 from training.data.tickets import Tickets
 
 
@@ -39,6 +40,23 @@ def split_by_time(tickets: Tickets, share: float) -> tuple[Tickets, Tickets]:
     np.minimum.at(start, groups, place)
     start[np.isinf(first)] = 1.0
     return _split(tickets, groups, start[groups], share, f"the newest {share:.0%}")
+
+
+def stratified_folds(targets: np.ndarray, groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """The fold (tickets,) of each ticket, below `folds`; every group of equal `groups` (tickets,) is in one.
+
+    Teams, `targets` (tickets,), are spread evenly. There are fewer folds if no team has that many groups. If
+    no team has two, each ticket is a group.
+    """
+    first = first_of_each(groups)
+    if np.bincount(targets[first]).max() < 2:
+        groups = first = np.arange(len(targets))
+    folds = min(folds, max(2, int(np.bincount(targets[first]).max())))
+    of_group = np.zeros(int(groups.max()) + 1, dtype=np.int64)
+    split = StratifiedKFold(folds, shuffle=True, random_state=seed).split(first, targets[first])
+    for number, (_, held_out) in enumerate(split):
+        of_group[groups[first[held_out]]] = number
+    return of_group[groups]
 
 
 def _split(

@@ -95,7 +95,15 @@ def train(
     counts = None
     if recipe.counts:
         texts = outliers(train_examples)
-        counts, settings = fit_word_counts(whole, tickets, valid_examples, texts, tokenizer, recipe.seed)
+        counts, settings = fit_word_counts(
+            whole,
+            tickets,
+            valid_examples,
+            texts,
+            tokenizer,
+            recipe.seed,
+            groups=dataset.train.template_groups,
+        )
         train_examples = balanced(train_examples, settings.balance)
         print(describe(settings))
     recipe = within_budget(recipe, len(train_examples.tokens.flat))

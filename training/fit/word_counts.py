@@ -7,7 +7,8 @@ similar spelling have similar scores, and parts of unseen words count too.
 One-against-rest ridge regression is solved in its dual form, through the Gram matrix (n x n) of the tickets.
 The leave-one-out prediction of each ticket follows from the same inverse (Allen 1974, PRESS; Rifkin and
 Lippert 2007, "Notes on Regularized Least Squares"). The ridge penalty and the sample weights of small teams
-are chosen on these predictions.
+are chosen on these predictions. Tickets of one template are left out together: the same alert with another
+number in it would give a ticket's team away.
 
 The targets are 1 for a ticket's team and -1 for the others, plus the teachers' logits where they read the
 tickets (training.teachers.soft_labels). With many teams, +-1 alone says nothing about which teams are alike.
@@ -161,13 +162,16 @@ def ngrams(entry: str) -> set[str]:
     return {text[start : start + size] for size in sizes for start in range(len(text) - size + 1)}
 
 
-def choose(gram: np.ndarray, targets: np.ndarray, teams: int) -> Settings:
-    """The settings with the best leave-one-out quality: the mean of accuracy and macro-F1."""
+def choose(gram: np.ndarray, targets: np.ndarray, teams: int, groups: np.ndarray) -> Settings:
+    """The settings with the best leave-one-out quality: the mean of accuracy and macro-F1.
+
+    Tickets of equal `groups` (tickets,) are left out together.
+    """
     best: Settings | None = None
     y = one_against_rest(targets, teams)
     for balance in BALANCES:
         for penalty in PENALTIES:
-            scores = leave_one_out(gram, y, penalty / sample_weights(targets, balance))
+            scores = leave_one_out(gram, y, penalty / sample_weights(targets, balance), groups)
             found = scores.argmax(axis=1)
             accuracy, f1 = float((found == targets).mean()), _macro_f1(targets, found)
             if best is None or accuracy + f1 > best.accuracy + best.macro_f1:
@@ -195,11 +199,20 @@ def _macro_f1(targets: np.ndarray, found: np.ndarray) -> float:
     return float(f1_score(targets, found, average="macro", labels=np.unique(targets), zero_division=0))
 
 
-def leave_one_out(gram: np.ndarray, y: np.ndarray, penalties: np.ndarray) -> np.ndarray:
-    """Scores (tickets, columns) of each ticket by a model that was fitted to `y` on the others."""
+def leave_one_out(gram: np.ndarray, y: np.ndarray, penalties: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Scores (tickets, columns) of each ticket by a model that was fitted to `y` without its group.
+
+    `groups` (tickets,) are equal for tickets that are left out together. With the inverse K of the penalized
+    Gram matrix, the scores of a group g are y_g - (K_gg)^-1 (K y)_g.
+    """
     inverse = np.tril(cholesky_inverse(gram + np.diag(penalties)))
     inverse = inverse + np.tril(inverse, -1).T
-    scores: np.ndarray = y - (inverse @ y) / np.diag(inverse)[:, None]
+    explained = inverse @ y
+    scores: np.ndarray = y - explained / np.diag(inverse)[:, None]
+    order = np.argsort(groups, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if len(rows) > 1:
+            scores[rows] = y[rows] - np.linalg.solve(inverse[np.ix_(rows, rows)], explained[rows])
     return scores
 
 
@@ -242,11 +255,13 @@ def fit_word_counts(
     outliers: TokenIds,
     tokenizer: Tokenizer,
     seed: int,
+    groups: np.ndarray,
 ) -> tuple[WordCounts, Settings]:
     """The fitted model, whose scores are logits, and its settings; `outliers` are texts of no team.
 
-    The soft labels of the examples, if they have any, are targets too. At most MOST_FITTED tickets are used,
-    drawn with `seed`, and at most OUTLIER_SHARE outliers per ticket.
+    `groups` (tickets,) are equal for tickets of one template. The soft labels of the examples, if they have
+    any, are targets too. At most MOST_FITTED tickets are used, drawn with `seed`, and at most OUTLIER_SHARE
+    outliers per ticket.
     """
     counts, teams = WordCounts(config), config.teams
     entries = sorted(tokenizer.vocabulary.items(), key=lambda entry: entry[1])
@@ -255,7 +270,7 @@ def fit_word_counts(
     weights = fit_weights(tokens, [entry for entry, _ in entries], config.counts)
     vectors = weights.vectors(tokens).astype(np.float32)
     compared = np.random.default_rng((seed, 5)).permutation(len(rows))[:MOST_COMPARED]
-    settings = choose(gram_matrix(vectors[compared]), targets[compared], teams)
+    settings = choose(gram_matrix(vectors[compared]), targets[compared], teams, groups[rows][compared])
     few = outliers.select(np.arange(min(len(outliers), int(OUTLIER_SHARE * len(rows)))))
     vectors = vstack([vectors, weights.vectors(few).astype(np.float32)], format="csr")
     y = np.concatenate([one_against_rest(targets, teams), np.full((len(few), teams), -1, dtype=np.float32)])

@@ -1,10 +1,10 @@
 """Knowledge distillation: soft labels, sentence vectors and augmented texts, for training only.
 
 Two teachers score every training ticket out of fold: TF-IDF with a linear support vector machine and, if it
-is installed, a sentence encoder with logistic regression. Each ticket is scored by models that were not
-trained on it, so that a wrong label is not reproduced. The soft label is the softmax of the teachers'
-weighted sum; weight and temperature are those that fit the labels best (Hinton et al. 2015, "Distilling the
-Knowledge in a Neural Network").
+is installed, a sentence encoder with logistic regression. Each ticket is scored by models that were trained
+neither on it nor on another ticket of its template, so that a wrong label is not reproduced. The soft label
+is the softmax of the teachers' weighted sum; weight and temperature are those that fit the labels best
+(Hinton et al. 2015, "Distilling the Knowledge in a Neural Network").
 
 With the encoder there are two more signals: augmented copies of tickets, in which some words are replaced by
 similar words and some are dropped, with the teachers' soft labels for them (after Jiao et al. 2020,
@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_union
 from sklearn.svm import LinearSVC
 from torch.nn import functional
 
 from models.decision import calibrated
 from models.tokenizer import words
+from training.data.splits import stratified_folds
+from training.data.templates import group_numbers, template_key
 from training.teachers.encoder import Teacher
 
 FOLDS = 4
@@ -89,12 +90,14 @@ def _out_of_fold(
     """Soft labels of `texts` and of their augmented copies, by models that saw neither in training."""
     counts, counts_other = _empty(texts, teams), _empty(augmented_texts, teams)
     regression, regression_other = _empty(texts, teams), _empty(augmented_texts, teams)
-    for seen, held_out in _folds(targets, seed):
-        judge = _word_counts([texts[row] for row in seen], targets[seen], teams)
-        counts[held_out] = judge([texts[row] for row in held_out])
+    fold = stratified_folds(targets, group_numbers(map(template_key, texts)), FOLDS, seed)
+    for number in np.unique(fold):
+        seen, held_out = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        judge = _word_counts([texts[row] for row in seen.tolist()], targets[seen], teams)
+        counts[held_out] = judge([texts[row] for row in held_out.tolist()])
         others = held_out[held_out < len(augmented_texts)]
         if len(others):
-            counts_other[others] = judge([augmented_texts[row] for row in others])
+            counts_other[others] = judge([augmented_texts[row] for row in others.tolist()])
         if vectors is not None and augmented_vectors is not None:
             weight, bias = _regression(vectors[seen], targets[seen], teams)
             regression[held_out] = vectors[held_out] @ weight + bias
@@ -120,14 +123,10 @@ def _empty(texts: Sequence[str], teams: int) -> np.ndarray:
     return np.zeros((len(texts), teams), dtype=np.float32)
 
 
-def _folds(targets: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Stratified folds, fewer than FOLDS if no team has that many tickets, as StratifiedKFold requires."""
-    folds = min(FOLDS, max(2, int(np.bincount(targets).max())))
-    return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(targets, targets))
-
-
 def _word_counts(texts: list[str], targets: np.ndarray, teams: int):  # type: ignore[no-untyped-def]
     """A function from texts to scores (texts, teams)."""
+    if len(only := np.unique(targets)) == 1:
+        return lambda others: np.where(np.arange(teams) == only, 1, np.full((len(others), teams), -1.0))
     vectorizer = make_union(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
         TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, min_df=2),

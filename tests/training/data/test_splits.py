@@ -9,6 +9,7 @@ from training_examples import write_csv
 from models.tickets.faults import DataError, Faults
 from training.data.dataset import Columns, load_dataset
 from training.data.leaks import find_leaks, warn_leaks
+from training.data.splits import stratified_folds
 from training.data.templates import each_group_once, first_of_each, template_key, text_key
 from training.data.tickets import Tickets
 from training.data.times import seconds
@@ -117,6 +118,18 @@ def test_each_team_keeps_a_template_to_train_on(tmp_path) -> None:
         write_csv(tmp_path / "a.csv", [{**row, "closed": ""} for row in alert] + rows(100))
     )
     assert set(dataset.train.teams) == {*WORDS, "left", "right"}
+
+
+def test_folds_keep_groups_together_and_spread_teams() -> None:
+    groups = np.repeat(np.arange(60), [1] * 50 + [7] * 10)
+    targets = np.repeat(np.arange(60) % 3, [1] * 50 + [7] * 10)
+    fold = stratified_folds(targets, groups, 4, seed=0)
+    assert all(len(set(fold[groups == group])) == 1 for group in range(60))
+    first = first_of_each(groups)
+    for team in range(3):
+        assert np.bincount(fold[first][targets[first] == team], minlength=4).tolist() == [5] * 4
+    few = stratified_folds(np.array([0, 0, 1]), np.array([0, 1, 2]), 4, seed=0)
+    assert set(few.tolist()) == {0, 1}
 
 
 def test_copies_of_a_ticket_are_evidence_once(tmp_path) -> None:

@@ -28,6 +28,7 @@ from training.fit.word_counts import (
 
 VOCABULARY = ["[PAD]", "[UNK]", "rake", "raked", "hose", "##ke"]
 NOTHING = TokenIds.from_rows([])
+ALONE = np.arange(40)  # no two tickets of one template
 TOKENS = TokenIds.from_rows([[2, 4, 2], [], [3], [4, 4, 4, 4], [5, 1]])
 
 
@@ -65,12 +66,37 @@ def test_leave_one_out_equals_fitting_without_the_ticket(balance):
     products, targets = products_of(30)
     targets[targets == 2] = np.where(np.arange(10) < 6, 0, 2)  # teams of different sizes
     weight = sample_weights(targets, balance)
-    found = leave_one_out(products, one_against_rest(targets, 3), 2.0 / weight)
+    found = leave_one_out(products, one_against_rest(targets, 3), 2.0 / weight, np.arange(30))
     for ticket in range(0, 30, 7):
         others = np.delete(np.arange(30), ticket)
         loaded = products[np.ix_(others, others)] + np.diag(2.0 / weight[others])
         expected = products[ticket, others] @ np.linalg.solve(loaded, one_against_rest(targets, 3)[others])
         np.testing.assert_allclose(found[ticket], expected, atol=1e-3)
+
+
+def test_a_group_is_left_out_as_a_whole():
+    products, targets = products_of(30)
+    groups = np.arange(30)
+    groups[[4, 5, 17]] = 4
+    y, weight = one_against_rest(targets, 3), sample_weights(targets, 0.3)
+    found = leave_one_out(products, y, 2.0 / weight, groups)
+    alone = leave_one_out(products, y, 2.0 / weight, np.arange(30))
+    others = np.delete(np.arange(30), [4, 5, 17])
+    loaded = products[np.ix_(others, others)] + np.diag(2.0 / weight[others])
+    expected = products[np.ix_([4, 5, 17], others)] @ np.linalg.solve(loaded, y[others])
+    np.testing.assert_allclose(found[[4, 5, 17]], expected, atol=1e-3)
+    np.testing.assert_array_equal(found[others], alone[others])
+
+
+def test_copies_of_a_ticket_do_not_choose_a_small_penalty():
+    """The words are the same in both teams, so that only a copy tells the team."""
+    generator = np.random.default_rng(0)
+    vectors = np.repeat(generator.normal(size=(40, 60)), 3, axis=0) / np.sqrt(60)
+    products, targets = (vectors @ vectors.T).astype(np.float32), np.repeat(np.arange(40) % 2, 3)
+    apart = word_counts.choose(products, targets, 2, np.repeat(np.arange(40), 3))
+    alone = word_counts.choose(products, targets, 2, np.arange(120))
+    assert alone.accuracy == 1
+    assert apart.accuracy < 0.7
 
 
 def test_sample_weights_favour_small_teams_and_average_one():
@@ -104,7 +130,7 @@ def fitted():
     tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
     examples = Examples(tokens, torch.tensor([0] * 15 + [1] * 15))
     config = NetworkConfig(tokenizer.vocab_size, 2, positions="relative", counts=64)
-    counts, settings = fit_word_counts(config, examples, examples, NOTHING, tokenizer, seed=0)
+    counts, settings = fit_word_counts(config, examples, examples, NOTHING, tokenizer, seed=0, groups=ALONE)
     return tokenizer, examples, counts, settings
 
 
@@ -130,9 +156,9 @@ def test_teachers_decide_what_the_labels_leave_open(fitted):
     tokens = TokenIds.from_rows(one.ids for one in tokenizer.encode_batch(texts))
     examples = Examples(tokens, torch.tensor([0, 1, 0, 0, 0, 1, 0, 1] * 5))
     valid = Examples(tokens, torch.tensor([0, 1, 1, 1] * 10))
-    plain, alone = fit_word_counts(counts.config, examples, valid, NOTHING, tokenizer, seed=0)
+    plain, alone = fit_word_counts(counts.config, examples, valid, NOTHING, tokenizer, seed=0, groups=ALONE)
     taught, settings = fit_word_counts(
-        counts.config, replace(examples, soft=soft), valid, NOTHING, tokenizer, seed=0
+        counts.config, replace(examples, soft=soft), valid, NOTHING, tokenizer, seed=0, groups=ALONE
     )
     assert alone.teaching == 0
     assert settings.teaching > 0
@@ -175,7 +201,7 @@ def test_outlier_texts_score_low_for_every_team(fitted):
     tokenizer, examples, counts, _ = fitted
     told = tokenizer.encode("my mower and the money in spring").ids
     texts = TokenIds.from_rows([told] * 10)
-    taught, _ = fit_word_counts(counts.config, examples, examples, texts, tokenizer, seed=0)
+    taught, _ = fit_word_counts(counts.config, examples, examples, texts, tokenizer, seed=0, groups=ALONE)
     ids = TokenIds.from_rows([told])
     spread, before = (np.ptp(predict(one, ids).numpy()) for one in (taught, counts))
     assert spread < 0.8 * before
@@ -189,7 +215,7 @@ def test_at_most_the_maximum_number_of_tickets_is_fitted(fitted, monkeypatch):
     tokenizer, examples, counts, _ = fitted
     monkeypatch.setattr(word_counts, "MOST_FITTED", 20)
     monkeypatch.setattr(word_counts, "MOST_COMPARED", 15)
-    again, _ = fit_word_counts(counts.config, examples, examples, NOTHING, tokenizer, seed=0)
+    again, _ = fit_word_counts(counts.config, examples, examples, NOTHING, tokenizer, seed=0, groups=ALONE)
     assert (predict(again, examples.tokens).argmax(dim=1) == examples.targets).double().mean() > 0.8
 
 
