@@ -71,6 +71,7 @@ class BundleConfig(_Strict):
     reading: list[dict[str, float]] = []
     vocab_size: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
+    exponent: Annotated[float, Field(gt=0)] = 1.0  # of the gaps between logits (models.decision)
     thresholds: Thresholds
     tradeoff: Tradeoff | None = None  # what other precisions would route
     out_of_scope: Scope = Scope()

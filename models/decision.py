@@ -1,8 +1,10 @@
 """From logits to a decision: the team, a calibrated confidence, and whether a person should review it.
 
-The confidence is a probability, calibrated with one temperature (Guo et al., 2017). A ticket is routed
-when the confidence reaches the threshold of its team (`models.tradeoff`) and `models.scope` gives no
-reason for review; otherwise it goes to review, with its reasons: `low_confidence`, or that of `models.scope`.
+The probability of a team falls with the gap between its logit and the largest one, as exp(-(gap /
+temperature) ** exponent). With the exponent 1 this is temperature scaling (Guo et al., 2017). The order of
+the teams does not change (Rahimi et al., 2020, "Intra order-preserving functions"). A ticket is routed when
+the confidence reaches the threshold of its team (`models.tradeoff`) and `models.scope` gives no reason for
+review; otherwise it goes to review, with its reasons: `low_confidence`, or that of `models.scope`.
 A ticket that was read word by word in English (`models.dictionaries`) goes to review, as
 `transferred_language`, unless the bundle's `route_languages` names its language.
 """
@@ -37,11 +39,14 @@ class Decision:
     probabilities: dict[str, float]
 
 
-def calibrated(logits: np.ndarray, temperature: float) -> np.ndarray:
-    """softmax(logits / temperature) over the last axis, in float64."""
-    scaled = np.asarray(logits, dtype=np.float64) / temperature
-    scaled -= scaled.max(axis=-1, keepdims=True)
-    weights = np.exp(scaled)
+def calibrated(logits: np.ndarray, temperature: float, exponent: float = 1.0) -> np.ndarray:
+    """The probabilities over the last axis, in float64: the softmax of -(gap / temperature) ** exponent.
+
+    The gap of a logit is its distance from the largest one.
+    """
+    logits = np.asarray(logits, dtype=np.float64)
+    gap = (logits.max(axis=-1, keepdims=True) - logits) / temperature
+    weights = np.exp(-(gap if exponent == 1 else gap**exponent))
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
@@ -50,7 +55,7 @@ def decide(logits: np.ndarray, encoding: Encoding, config: BundleConfig) -> Deci
     scores: list[float] = logits.tolist()
     largest = max(scores)
     # `calibrated` for one ticket: plain floats are several times as fast as numpy for a few teams.
-    weights = [math.exp((score - largest) / config.temperature) for score in scores]
+    weights = [math.exp(-(((largest - score) / config.temperature) ** config.exponent)) for score in scores]
     total = sum(weights)
     probabilities = [weight / total for weight in weights]
     confidence = max(probabilities)

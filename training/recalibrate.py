@@ -1,4 +1,4 @@
-"""Fit temperature and thresholds of a bundle anew on feedback, without training the network.
+"""Fit calibration and thresholds of a bundle anew on feedback, without training the network.
 
     python -m service.feedback export --out feedback.csv
     python -m training.recalibrate --bundle models/larkfield --feedback feedback.csv
@@ -53,7 +53,7 @@ class Recalibrated:
 
 
 def recalibrate(bundle: Bundle, feedback: Tickets, precision: float | None = None) -> Recalibrated:
-    """Fit temperature, trade-off and thresholds on the tickets of `feedback`, each text once.
+    """Fit calibration, trade-off and thresholds on the tickets of `feedback`, each text once.
 
     Tickets of teams that the bundle does not have count as wrong. `precision` is the share of routed tickets
     that should be right; None: as in the bundle. DataError if the tickets are too few to show it.
@@ -90,7 +90,10 @@ def _version(bundle: Bundle) -> str:
     """The bundle's version with a hash of what was fitted, in place of an earlier such hash."""
     config = bundle.config
     assert config.tradeoff is not None
-    fitted = f"{config.temperature} {config.tradeoff.model_dump_json()} {config.thresholds.model_dump_json()}"
+    fitted = (
+        f"{config.temperature} {config.exponent} {config.tradeoff.model_dump_json()} "
+        f"{config.thresholds.model_dump_json()}"
+    )
     base = re.sub(r"-r[0-9a-f]{8}$", "", config.version)
     return f"{base[:190]}-r{hashlib.sha256(fitted.encode()).hexdigest()[:8]}"
 
@@ -130,9 +133,9 @@ def with_section(card: str, made: Recalibrated, earlier: str, file: str) -> str:
         introduction.rstrip(),
         "",
         TITLE,
-        f"On {datetime.now(UTC):%Y-%m-%d}, from version {earlier}: temperature, thresholds and reference for "
+        f"On {datetime.now(UTC):%Y-%m-%d}, from version {earlier}: calibration, thresholds and reference for "
         f"drift were fitted on {after.tickets:,} tickets of {file}. The figures further down are of the "
-        "training run; temperature and thresholds among them no longer hold.",
+        "training run; calibration and thresholds among them no longer hold.",
         "",
         "| on the feedback | before | after |",
         "|---|---|---|",

@@ -51,26 +51,33 @@ STRONGEST_PAIRS = 5
 
 @dataclass(frozen=True)
 class Contrast:
-    """The chosen team against the one that came second; `log_odds` is calibrated."""
+    """The chosen team against the one that came second; `log_odds` is calibrated.
+
+    `scale` is the factor from the gap between their logits to the log-odds, the same for every part of it.
+    """
 
     team: int
     runner_up: int
     log_odds: float
+    scale: float
     weights: np.ndarray  # (1, teams): logits @ weights = log-odds
 
 
-def contrast_of(logits: np.ndarray, temperature: float) -> Contrast:
+def contrast_of(logits: np.ndarray, temperature: float, exponent: float = 1.0) -> Contrast:
     """The two largest of logits (teams,); of equal logits, the earlier team comes first."""
     team, runner_up = (int(i) for i in np.argsort(-logits, kind="stable")[:2])
     weights = np.zeros((1, len(logits)), np.float32)
-    weights[0, team], weights[0, runner_up] = 1 / temperature, -1 / temperature
-    return Contrast(team, runner_up, float(logits[team] - logits[runner_up]) / temperature, weights)
+    gap = float(logits[team] - logits[runner_up])
+    log_odds = (gap / temperature) ** exponent
+    scale = log_odds / gap if gap else 1 / temperature
+    weights[0, team], weights[0, runner_up] = scale, -scale
+    return Contrast(team, runner_up, log_odds, scale, weights)
 
 
 def tokens(answer: Answer) -> dict[str, Any]:
     """The explanation `tokens` of one routed ticket."""
     runtime, config = answer.runtime, answer.runtime.config
-    contrast = contrast_of(answer.logits, config.temperature)
+    contrast = contrast_of(answer.logits, config.temperature, config.exponent)
     window = window_of(runtime, answer.encoding.ids)
     words = _words(answer, window)
     effects, method = token_effects(runtime, window, words, contrast)
@@ -305,7 +312,7 @@ class SmallestChange:
         team = self.contrast.team
         winner = logits.index(max(logits))
         best = max(logits[:team] + logits[team + 1 :])
-        return Outcome(winner, (logits[team] - best) / self.runtime.config.temperature)
+        return Outcome(winner, (logits[team] - best) * self.contrast.scale)
 
     def _confirm(self, chosen: Sequence[int]) -> int | None:
         """Route the ticket as sent, without these words: the team that wins, None if it is the same."""

@@ -179,6 +179,8 @@ def test_a_config_that_is_no_json_object(small_bundle: Path, data: bytes) -> Non
         ("max_tokens", "120"),
         ("max_tokens", 12.0),
         ("temperature", 0),
+        ("exponent", 0),
+        ("exponent", float("nan")),
         ("temperature", -1.0),
         ("temperature", float("nan")),
         ("temperature", float("inf")),

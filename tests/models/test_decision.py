@@ -34,9 +34,28 @@ def test_temperature_divides_the_logits() -> None:
     np.testing.assert_allclose(calibrated(logits, 2.0).sum(axis=1), 1, rtol=1e-15)
 
 
+def test_the_exponent_bends_the_gaps_and_keeps_the_order() -> None:
+    logits = np.array([[2.0, 0.0, -6.0]])
+    weights = np.exp([0, -1, -(4**0.5)])
+    np.testing.assert_allclose(calibrated(logits, 2.0, 0.5), weights[None] / weights.sum(), rtol=1e-12)
+    decision = decide(logits[0], ENCODING, config(exponent=0.5))
+    np.testing.assert_allclose(
+        list(decision.probabilities.values()), calibrated(logits, 2.0, 0.5)[0], rtol=1e-12
+    )
+    assert decision.confidence == max(decision.probabilities.values())
+
+
+def test_a_bundle_without_an_exponent_has_the_exponent_one() -> None:
+    logits = np.array([2.0, 0.5, -6.0])
+    np.testing.assert_allclose(
+        list(decide(logits, ENCODING, config()).probabilities.values()), calibrated(logits, 2.0), rtol=1e-12
+    )
+
+
 def test_huge_logits_do_not_overflow() -> None:
     with np.errstate(all="raise", under="ignore"):
         assert calibrated(np.array([1e30, 0, -1e30]), 1.0).tolist() == [1, 0, 0]
+        assert calibrated(np.array([1e30, 0, -1e30]), 1.0, 2.0).tolist() == [1, 0, 0]
 
 
 def test_the_most_likely_team_is_named_with_its_probability() -> None:

@@ -111,7 +111,7 @@ def error_of_confidence(bundle: Bundle, tickets: Tickets) -> float:
     """The calibration error of the bundle's confidences."""
     logits = answer(bundle, tickets.texts).logits
     predicted = np.array(bundle.config.teams)[logits.argmax(axis=1)]
-    confidence = calibrated(logits, bundle.config.temperature).max(axis=1)
+    confidence = calibrated(logits, bundle.config.temperature, bundle.config.exponent).max(axis=1)
     return calibration_error(confidence, predicted == np.array(tickets.teams))
 
 

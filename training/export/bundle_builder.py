@@ -14,7 +14,7 @@ from models.reference import reference
 from models.scope import review_reasons
 from models.tokenizer import Tokenizer
 from models.tradeoff import Thresholds
-from training.assess.calibration import calibration_error, cross_fitted_confidence, fit_temperature
+from training.assess.calibration import calibration_error, cross_fitted_confidence, fit_calibration
 from training.assess.evaluation import Answers, Evaluation, answer, assess
 from training.assess.scope import Scored
 from training.assess.scope import fit as fit_scope
@@ -51,7 +51,7 @@ def uncalibrated_bundle(
 
 
 def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) -> Bundle:
-    """The bundle with temperature, scope statistics and thresholds, fitted on the exported graph's logits.
+    """The bundle with calibration, scope statistics and thresholds, fitted on the exported graph's logits.
 
     `precision` is the share of routed tickets that should be right; None: `Tradeoff.default`.
     """
@@ -71,20 +71,23 @@ def calibrate(bundle: Bundle, dataset: Dataset, precision: float | None = None) 
 def with_thresholds(
     bundle: Bundle, logits: np.ndarray, targets: np.ndarray, in_scope: np.ndarray, precision: float | None
 ) -> Bundle:
-    """The bundle with temperature, trade-off and thresholds fitted on `logits` (tickets, teams).
+    """The bundle with calibration, trade-off and thresholds fitted on `logits` (tickets, teams).
 
     `targets` (tickets,) are indices of teams, `UNKNOWN_TEAM` for a team that the bundle does not have.
     Tickets that are not `in_scope` (tickets,) go to review at any confidence. `precision` is as in
     `calibrate`.
     """
-    temperature = fit_temperature(logits, targets)
+    temperature, exponent = fit_calibration(logits, targets)
     answered = logits.argmax(axis=1)
-    confidence = calibrated(logits, temperature).max(axis=1)
+    confidence = calibrated(logits, temperature, exponent).max(axis=1)
     teams = len(bundle.config.teams)
     tradeoff = fit_tradeoff(confidence, answered == targets, answered, in_scope, teams)
     wanted = tradeoff.default() if precision is None else precision
     return bundle.with_config(
-        temperature=temperature, tradeoff=tradeoff, thresholds=tradeoff.thresholds(wanted)
+        temperature=temperature,
+        exponent=exponent,
+        tradeoff=tradeoff,
+        thresholds=tradeoff.thresholds(wanted),
     )
 
 

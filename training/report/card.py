@@ -44,7 +44,7 @@ def model_card(config: BundleConfig, dataset: Dataset, evaluation: Evaluation, c
         f"({evaluation.accuracy:.2%}; at 95 % certainty at least {at_least:.1%} of all such tickets), "
         f"macro-F1 {evaluation.macro_f1:.4f}",
         f"- calibration error {evaluation.calibration_error:.4f} (cross-fitted, 15 groups, "
-        f"temperature {config.temperature:.3f})",
+        f"temperature {config.temperature:.3f}, exponent {config.exponent:.3f})",
         f"- routed without a person: {evaluation.coverage:.1%} of them, for a precision of "
         f"{config.thresholds.precision:g}; at least {config.thresholds.at_least or 0:.1%} of these are right "
         "(lower bound at 95 %)",

@@ -60,6 +60,7 @@ def figures(
         "robustness": [asdict(one) for one in checks.robustness],
         "confusions": _confusions(dataset.valid.teams, answers.teams),
         "temperature": config.temperature,
+        "exponent": config.exponent,
         "thresholds": config.thresholds.model_dump(),
         **_routing(config),
         "reading": {"chosen": chosen(config), "compared": config.reading},

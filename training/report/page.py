@@ -208,9 +208,9 @@ def _confidence(report: dict[str, Any]) -> str:
     reasons = [[reason, count] for reason, count in report["review_reasons"].items()]
     return (
         "<h2>When a person reviews</h2>"
-        f"<p>Temperature {report['temperature']:.3f}. {_asked(report)} Both were chosen on these validation "
-        "tickets. The calibration error is cross-fitted: each ticket is measured with a temperature that was "
-        f"fitted on others.</p><p>{escape(EXPLANATION)}</p>"
+        f"<p>Temperature {report['temperature']:.3f}, exponent {report['exponent']:.3f}. {_asked(report)} "
+        "All were chosen on these validation tickets. The calibration error is cross-fitted: each ticket is "
+        f"measured with a calibration that was fitted on others.</p><p>{escape(EXPLANATION)}</p>"
         + _shown(report["precision_table"])
         + folded("each team", f"<p>{escape(TEAM_EXPLANATION)}</p>" + _shown(report["team_table"]))
         + figure(pictures.reliability(report["reliability"], figures["calibration_error"]))

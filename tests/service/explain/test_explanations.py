@@ -84,6 +84,21 @@ def test_effects_and_rest_add_up_to_the_log_odds(ask, text):
     assert explanation["method"] == "decomposition"
 
 
+@pytest.mark.parametrize("exponent", [0.6, 1.4])
+def test_effects_add_up_to_bent_log_odds(windowed, exponent):
+    bent = Runtime(windowed.bundle.with_config(exponent=exponent), Settings(provider="cpu"))
+    for text in TICKETS[:3]:
+        answer = answer_of(bent, text)
+        explanation = explain.tokens(answer)
+        probabilities = answer.decision.probabilities
+        first, second = probabilities[explanation["team"]], probabilities[explanation["runner_up"]]
+        assert np.log(first / second) == pytest.approx(explanation["log_odds"], abs=2e-3)
+        plain = explain.tokens(answer_of(windowed, text))
+        factor = explanation["log_odds"] / plain["log_odds"]
+        for word, other in zip(explanation["words"], plain["words"], strict=True):
+            assert word["effect"] == pytest.approx(factor * other["effect"], rel=0.02, abs=2e-3)
+
+
 @pytest.mark.parametrize("text", TICKETS)
 def test_words_are_slices_of_plain_text(ask, text):
     explanation = explain.tokens(ask(text))

@@ -1,14 +1,15 @@
-"""Temperature and calibration error, against cases with a known answer."""
+"""Temperature, exponent and calibration error, against cases with a known answer."""
 
 import numpy as np
 import pytest
 
 from models.decision import calibrated
 from training.assess.calibration import (
+    PENALTY,
     calibration_error,
     coverage_curve,
     cross_fitted_confidence,
-    fit_temperature,
+    fit_calibration,
     reliability,
 )
 
@@ -19,7 +20,7 @@ def test_the_temperature_that_made_the_labels_is_found(temperature):
     logits = 3 * generator.standard_normal((20_000, 4))
     gumbel = generator.gumbel(size=logits.shape)
     targets = (logits / temperature + gumbel).argmax(axis=1)  # drawn from softmax(logits / temperature)
-    assert fit_temperature(logits, targets) == pytest.approx(temperature, rel=0.05)
+    assert fit_calibration(logits, targets) == pytest.approx((temperature, 1.0), rel=0.05)
 
 
 def test_the_confidence_counts_and_not_how_the_others_share_the_rest():
@@ -30,17 +31,46 @@ def test_the_confidence_counts_and_not_how_the_others_share_the_rest():
     confidence = calibrated(logits, 1.0)[:, 0]
     right = generator.random(20_000) < confidence
     targets = np.where(right, 0, generator.integers(2, 4, 20_000))
-    assert fit_temperature(logits, targets) == pytest.approx(1.0, rel=0.05)
+    assert fit_calibration(logits, targets) == pytest.approx((1.0, 1.0), rel=0.05)
 
 
-def test_no_ticket_is_measured_with_a_temperature_that_it_helped_to_choose():
+@pytest.mark.parametrize("exponent", [0.5, 0.8, 1.5])
+def test_the_exponent_that_made_the_labels_is_found(exponent):
+    generator = np.random.default_rng(0)
+    logits = 3 * generator.standard_normal((20_000, 4))
+    right = generator.random(20_000) < calibrated(logits, 1.5, exponent).max(axis=1)
+    targets = np.where(right, logits.argmax(axis=1), logits.argmin(axis=1))
+    assert fit_calibration(logits, targets) == pytest.approx((1.5, exponent), rel=0.08)
+    few = fit_calibration(logits[:20], targets[:20])
+    assert abs(np.log(few[1])) < abs(np.log(exponent))  # few tickets do not show another exponent than 1
+
+
+def test_the_calibration_has_the_least_loss_nearby():
+    generator = np.random.default_rng(1)
+    logits = 2 * generator.standard_normal((300, 5))
+    drawn = generator.random(300) < calibrated(logits, 1.5, 0.7).max(axis=1)
+    targets = np.where(drawn, logits.argmax(axis=1), logits.argmin(axis=1))
+    right = (300 / 302) * (logits.argmax(axis=1) == targets) + 1 / 302
+
+    def loss(temperature: float, exponent: float) -> float:
+        confidence = calibrated(logits, temperature, exponent).max(axis=1)
+        likelihood = right * np.log(confidence) + (1 - right) * np.log(1 - confidence)
+        return float(PENALTY * np.log(exponent) ** 2 - likelihood.sum())
+
+    temperature, exponent = fit_calibration(logits, targets)
+    for step in (0.97, 1.03):
+        assert loss(temperature, exponent) < loss(temperature * step, exponent)
+        assert loss(temperature, exponent) < loss(temperature, exponent * step)
+
+
+def test_no_ticket_is_measured_with_a_calibration_that_it_helped_to_choose():
     logits = np.array([[2.0, 0.0]] * 40)
     targets = np.arange(40) % 4 // 3  # three of four right
     confidence = cross_fitted_confidence(logits, targets)
     fold = np.random.default_rng(0).permutation(40) % 5
     for number in range(5):
         others = fold != number
-        expected = calibrated(logits[:1], fit_temperature(logits[others], targets[others])).max()
+        expected = calibrated(logits[:1], *fit_calibration(logits[others], targets[others])).max()
         assert confidence[~others] == pytest.approx(expected)
     assert len(set(confidence.round(9))) > 1
 
@@ -50,7 +80,7 @@ def test_right_answers_alone_do_not_make_the_confidence_one(tickets):
     """n right of n show about n + 1 right of n + 2 (Laplace); the likelihood alone would say: surely."""
     targets = np.arange(tickets) % 3
     logits = 5.0 * np.eye(3)[targets]
-    confidence = calibrated(logits, fit_temperature(logits, targets)).max(axis=1)
+    confidence = calibrated(logits, *fit_calibration(logits, targets)).max(axis=1)
     assert confidence.mean() == pytest.approx((tickets + 1) / (tickets + 2), abs=1e-3)
 
 
