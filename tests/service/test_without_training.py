@@ -87,7 +87,7 @@ def test_the_connector_takes_webhooks_with_what_its_extra_brings(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("command", "extra"),
-    [("service", "serve"), ("service.connect", "connect"), ("service.connect", "connect")],
+    [("service", "serve"), ("service.connect", "connect")],
 )
 def test_a_command_without_its_packages_says_what_to_install(command: str, extra: str) -> None:
     done = without("client", command)
