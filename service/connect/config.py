@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-Kind = Literal["rt", "zammad", "generic"]
+Kind = Literal["rt", "zammad", "zendesk", "freshdesk", "jira", "otobo", "django-helpdesk", "generic"]
 _SECRETS = ("token", "password", "secret", "webhook_secret", "api_key")
 # A sweep finds what no webhook told of; for a desk without webhooks it is the only way.
 SWEEP_SECONDS = 120.0
@@ -133,6 +133,9 @@ class DeskConfig(Section):
     webhook_secret_env: str | None = None
     webhook_secret_file: str | None = None
     sweep_seconds: float = Field(SWEEP_SECONDS, ge=0)  # 0: never
+    project: str | None = None  # the key of a Jira project
+    queue_field: str = Field("components", pattern=r"^(components|customfield_\d+)$")  # of Jira
+    queue_ids: dict[str, int] = {}  # name -> number, for a desk whose API does not name its queues
     generic: Generic | None = None
 
     @field_validator("mode", mode="before")
@@ -152,9 +155,33 @@ class DeskConfig(Section):
                 if queue in self.entry:
                     raise ValueError(f"teams: queue {queue!r} of {team!r} is also an entry queue")
                 owners[queue] = team
-        if self.kind == "generic" and self.generic is None:
-            raise ValueError("generic: a generic desk needs this table")
+        self._only("generic", "generic", self.generic is not None)
+        self._only("project", "jira", bool(self.project))
+        self._only("queue_ids", "django-helpdesk", bool(self.queue_ids))
+        if self.queue_ids:
+            self._numbered()
         return self
+
+    def _only(self, key: str, kind: str, given: bool) -> None:
+        """A key that one kind of desk needs and no other one reads."""
+        if given != (self.kind == kind):
+            raise ValueError(f"{key}: a desk of the kind {kind!r} needs this, and no other has it")
+
+    def _numbered(self) -> None:
+        """Every queue has one number of its own."""
+        for queue in self.queues:
+            if queue not in self.queue_ids:
+                raise ValueError(f"queue_ids: the number of queue {queue!r} is missing")
+        names: dict[int, str] = {}
+        for queue, number in self.queue_ids.items():
+            if number in names:
+                raise ValueError(f"queue_ids: {names[number]!r} and {queue!r} have the same number {number}")
+            names[number] = queue
+
+    @property
+    def queues(self) -> list[str]:
+        """Every queue that the configuration names."""
+        return [*self.entry, *(queue for queues in self.teams.values() for queue in queues)]
 
     def queue_of(self, team: str) -> str | None:
         """The queue that a team's tickets are moved to."""

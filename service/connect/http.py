@@ -14,6 +14,7 @@ from service.connect.desk import Conflict, Denied, DeskAway, Gone, Rejected
 CALL_SECONDS = 20.0  # for a whole call: a helpdesk that sends a byte now and then hangs as well
 READ_SECONDS = 10.0
 LARGEST_ANSWER_BYTES = 16 << 20
+_MESSAGES = ("message", "error", "detail", "description", "details", "errorMessages", "errors")
 _SHOWN = 200  # characters of a helpdesk's own message
 
 
@@ -111,10 +112,9 @@ def _message(content: bytes) -> str:
         document = json.loads(content)
     except ValueError:
         return ""
+    found: list[Any] = [document]
     if isinstance(document, dict):
-        for name in ("message", "error", "detail", "description", "errorMessages", "errors"):
-            if document.get(name):
-                document = document[name]
-                break
-    text = document if isinstance(document, str) else json.dumps(document, ensure_ascii=False)
-    return " ".join(text.split())[:_SHOWN]
+        # Some desks say what is wrong in one field and where in another.
+        found = [document[name] for name in _MESSAGES if document.get(name)] or found
+    texts = [each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in found]
+    return " ".join("; ".join(texts).split())[:_SHOWN]

@@ -11,6 +11,11 @@ from service.connect.desk import Desk
 MODULES = {
     "rt": "rt",
     "zammad": "zammad",
+    "zendesk": "zendesk",
+    "freshdesk": "freshdesk",
+    "jira": "jira",
+    "otobo": "otobo",
+    "django-helpdesk": "django_helpdesk",
     "generic": "generic",
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from service.connect.config import DeskConfig, Write
-from service.connect.desk import NOTE_BEGINS, DeskError, Event, NotUnderstood, Rejected, Ticket
+from service.connect.desk import NOTE_BEGINS, DeskError, Event, NotUnderstood, Rejected, Ticket, once
 from service.connect.http import Api
 
 SIGNATURE = "sha256"
@@ -44,7 +44,7 @@ class GenericDesk:
         if not isinstance(ticket, (str, int)) or isinstance(ticket, bool) or ticket == "":
             raise NotUnderstood(f"there is no ticket id at {self._paths.ticket!r}")
         if self._paths.version is not None:
-            version = str(at(body, self._paths.version))
+            version = str(at(body, self._paths.version) or once())
         else:
             version = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
         return Event(str(ticket), version, None if self._paths.read else body)

@@ -44,10 +44,11 @@ class RequestTracker:
 
     def read_event(self, body: Any) -> Event:
         """`transaction` makes the event unique."""
-        ticket = body.get("ticket") if isinstance(body, dict) else None
-        if not str(ticket or "").isdigit():
+        given = body if isinstance(body, dict) else {}
+        ticket, transaction = (str(given.get(name, "")) for name in ("ticket", "transaction"))
+        if not ticket.isdigit() or not transaction.isdigit():
             raise NotUnderstood('expected {"ticket": NUMBER, "transaction": NUMBER}')
-        return Event(str(ticket), str(body.get("transaction") or ""))
+        return Event(ticket, transaction)
 
     def read_ticket(self, event: Event, *, text: bool = True) -> Ticket:
         """Two more calls for the text: the list of attachments and the first one of the first mail."""
@@ -103,7 +104,7 @@ class RequestTracker:
         """RT offers `create` in a queue, and `comment` on a ticket, to those who have the right."""
         said = [f"RT {self._api.get('/rt').get('Version', '?')}"]
         names = set(self._queues().values())
-        wanted = [*self._config.entry, *(queue for queues in self._config.teams.values() for queue in queues)]
+        wanted = self._config.queues
         for queue in wanted:
             if queue not in names:
                 said.append(f"WRONG: there is no queue {queue!r} that this user may see")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.connect.config import ConfigError, DeskConfig
-from service.connect.desk import NOTE_BEGINS, Event, NotUnderstood, Ticket
+from service.connect.desk import NOTE_BEGINS, Event, NotUnderstood, Ticket, once
 from service.connect.http import Api
 
 SIGNATURE = "sha1"
@@ -40,7 +40,7 @@ class Zammad:
         ticket = body.get("ticket") if isinstance(body, dict) else None
         if not isinstance(ticket, dict) or not str(ticket.get("id", "")).isdigit():
             raise NotUnderstood("expected the default payload, with ticket.id")
-        return Event(str(ticket["id"]), str(ticket.get("updated_at", "")))
+        return Event(str(ticket["id"]), str(ticket.get("updated_at") or once()))
 
     def read_ticket(self, event: Event, *, text: bool = True) -> Ticket:
         """One more call for the text: the articles, of which the first is the customer's."""
@@ -88,8 +88,7 @@ class Zammad:
         said = [f"Zammad, as {me.get('login', '?')}"]
         groups = {group["name"]: str(group["id"]) for group in self._api.get("/groups")}
         rights = me.get("group_ids") or {}
-        wanted = [*self._config.entry, *(queue for queues in self._config.teams.values() for queue in queues)]
-        for group in wanted:
+        for group in self._config.queues:
             if group not in groups:
                 said.append(f"WRONG: there is no group {group!r} that this user may see")
             elif not {"full", "change"} & set(rights.get(groups[group], [])):

@@ -17,6 +17,7 @@ from service.connect.desk import Event, Gone, NotUnderstood, Ticket
 from service.connect.events import EventStore
 from service.connect.metrics import Metrics
 from service.connect.worker import Worker
+from tests.service.connect.server import Server
 
 ROUTE = {"team": "payment", "confidence": 0.97, "decision": "route", "reasons": []}
 REVIEW = {"team": "payment", "confidence": 0.41, "decision": "review", "reasons": ["low_confidence"]}
@@ -147,6 +148,15 @@ class Bench:
             f"larkfield_connect_{name}", {"desk": "desk", **labels}
         )
         return value or 0.0
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("DESK_TOKEN", "abc")
+    made = Server()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
 
 
 @pytest.fixture

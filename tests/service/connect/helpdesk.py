@@ -20,12 +20,20 @@ QUEUES = {
 WEBHOOK_SECRET = "only-for-tests-as-well"
 
 
+class NotInstalled(Exception):
+    """The helpdesk is not here; the message says why."""
+
+
 class Helpdesk(ABC):
-    """A real helpdesk; its methods use the desk's own API, as its users."""
+    """A real helpdesk; its methods use the desk's own API, as its users. NotInstalled when it is made."""
 
     kind: str
     entry: str
     server: Process
+
+    @abstractmethod
+    def __init__(self, folder: Path, webhook: str, secret: str) -> None:
+        """Set up in a folder; `webhook` is the address that takes its events, `secret` what signs them."""
 
     @abstractmethod
     def configuration(self) -> str:
@@ -58,7 +66,7 @@ class Helpdesk(ABC):
 
     @abstractmethod
     def moves_by_router(self, ticket: str) -> int:
-        """How often the connector's user moved the ticket, by the desk's own history; -1 if it keeps none."""
+        """How often the connector's user moved the ticket, by the desk's own history."""
 
     @abstractmethod
     def tickets(self) -> list[str]:
@@ -103,11 +111,10 @@ sweep_seconds = 3
 
 def connector(desk: Helpdesk, router: str, folder: Path) -> Process:
     """`python -m service.connect run` for one desk; it is not started, so that its port is known before."""
-    process = Process(
+    return Process(
         "connector",
         [sys.executable, "-m", "service.connect", "run", "--config", str(folder / "connect.toml")],
         {"DESK_TOKEN": desk.token, "DESK_WEBHOOK_SECRET": WEBHOOK_SECRET},
         folder=folder,
         ready_path="/healthz",
     )
-    return process

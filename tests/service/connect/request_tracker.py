@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from service.tools.processes import Process
-from tests.service.connect.helpdesk import QUEUES, Helpdesk
+from tests.service.connect.helpdesk import QUEUES, Helpdesk, NotInstalled
 
 SERVER = Path("/usr/share/request-tracker5/libexec/rt-server")
 PASSWORD = "only-for-tests"
@@ -74,15 +74,6 @@ our @Scrips = map {{ {{
 """
 
 
-def missing() -> str:
-    """Why RT cannot be started here; "" if it can."""
-    return (
-        ""
-        if SERVER.exists() and shutil.which("rt-setup-database-5")
-        else "Request Tracker 5 is not installed"
-    )
-
-
 class RequestTracker(Helpdesk):
     """RT, and what a customer and an agent do in it, by REST2."""
 
@@ -91,6 +82,8 @@ class RequestTracker(Helpdesk):
     timeout_seconds = 60.0
 
     def __init__(self, folder: Path, webhook: str, secret: str) -> None:
+        if not SERVER.exists() or shutil.which("rt-setup-database-5") is None:
+            raise NotInstalled("Request Tracker 5 is not installed")
         for name in ("mason", "sessions", "no-more-settings"):
             (folder / name).mkdir(parents=True)
         self.server = Process(

@@ -60,6 +60,31 @@ def test_a_wrong_file_names_the_key(tmp_path: Path, before: str, after: str, sai
     assert "s3cr3t" not in str(caught.value)
 
 
+NUMBERED = GOOD.replace('kind = "rt"', 'kind = "django-helpdesk"').replace(
+    "[desks.rt.teams]",
+    'queue_ids = {General = 1, Payments = 2, "Payments 2" = 3, Delivery = 4}\n[desks.rt.teams]',
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("General = 1, ", "", "queue_ids: the number of queue 'General' is missing"),
+        ("Delivery = 4", "Delivery = 2", "queue_ids: 'Payments' and 'Delivery' have the same number 2"),
+        ("Delivery = 4", 'Delivery = "4"', "desks.rt.queue_ids.Delivery: Input should be a valid integer"),
+        ('"django-helpdesk"', '"rt"', "queue_ids: a desk of the kind 'django-helpdesk' needs this, and no"),
+        ('"django-helpdesk"', '"jira"', "project: a desk of the kind 'jira' needs this"),
+        ('"django-helpdesk"', '"generic"', "generic: a desk of the kind 'generic' needs this"),
+        ("queue_ids = {", 'queue_field = "team"\nqueue_ids = {', "desks.rt.queue_field: String should match"),
+    ],
+)
+def test_a_key_of_one_kind_of_desk(tmp_path: Path, before: str, after: str, said: str) -> None:
+    assert read(tmp_path, NUMBERED).desks["rt"].queue_ids["Delivery"] == 4
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, NUMBERED.replace(before, after))
+    assert said in str(caught.value)
+
+
 def test_a_missing_secret_stops_the_start_with_its_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

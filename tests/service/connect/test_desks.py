@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -17,56 +13,7 @@ from service.connect.adapters import opened
 from service.connect.config import DeskConfig
 from service.connect.desk import Conflict, Denied, DeskAway, DeskError, Gone, NotUnderstood, Rejected
 from service.connect.http import Api
-
-JSON, HTML = "application/json", "text/html"
-
-
-class Server:
-    """Answers each path with (status, content type, body, more headers), and remembers what it was sent."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, tuple[int, str, bytes, dict[str, str]]] = {}
-        self.sent: list[tuple[str, str, Any, str | None]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def _answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                document = json.loads(body) if body else None
-                outer.sent.append((self.command, self.path, document, self.headers.get("Authorization")))
-                if self.path not in outer.answers:
-                    outer.answers[self.path] = (404, JSON, b'{"message": "Not Found"}', {})
-                status, kind, content, headers = outer.answers[self.path]
-                self.send_response(status)
-                for name, value in {
-                    "Content-Type": kind,
-                    "Content-Length": str(len(content)),
-                    **headers,
-                }.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_POST = do_PUT = _answer
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def answer(self, path: str, body: Any, status: int = 200, kind: str = JSON, **headers: str) -> None:
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.answers[path] = (status, kind, content, {k.replace("_", "-"): v for k, v in headers.items()})
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+from tests.service.connect.server import HTML, JSON, Server
 
 
 @pytest.mark.parametrize(
@@ -80,6 +27,13 @@ def server() -> Iterator[Server]:
         (404, HTML, b"<html>no such page</html>", DeskAway, "404"),
         (412, JSON, b"{}", Conflict, "412"),
         (422, JSON, b'{"error": "no such group"}', Rejected, "no such group"),
+        (
+            400,
+            JSON,
+            b'{"description": "invalid", "errors": [{"field": "x"}]}',
+            Rejected,
+            'invalid; [{"field": ',
+        ),
         (502, HTML, b"<html>", DeskAway, "502"),
     ],
 )

@@ -104,6 +104,13 @@ def test_signatures_of_the_desks() -> None:
     sha1 = "sha1=" + hmac.new(key, BODY, "sha1").hexdigest()
     assert admits("sha1", SECRET, {"x-hub-signature": sha1}, BODY, None)
     assert not admits("sha1", SECRET, {"x-hub-signature": sha1}, BODY + b" ", None)
+    moment = "2026-11-03T11:51:13Z"
+    signed = base64.b64encode(hmac.new(key, moment.encode() + BODY, "sha256").digest()).decode()
+    names = ("x-zendesk-webhook-signature", "x-zendesk-webhook-signature-timestamp")
+    assert admits("zendesk", SECRET, dict(zip(names, (signed, moment), strict=True)), BODY, None)
+    later = dict(zip(names, (signed, "2026-11-03T11:51:14Z"), strict=True))
+    assert not admits("zendesk", SECRET, later, BODY, None)
+    assert not admits("zendesk", SECRET, {names[0]: signed}, BODY, None)
     assert admits("none", SECRET, {"authorization": f"Bearer {SECRET}"}, BODY, None)
     basic = base64.b64encode(f"desk:{SECRET}".encode()).decode()
     assert admits("none", SECRET, {"authorization": f"Basic {basic}"}, BODY, None)

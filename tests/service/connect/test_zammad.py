@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("httpx", reason="the extra `client` (httpx) is not installed")
 
-from service.connect.adapters import opened, signature_of
-from service.connect.config import DeskConfig
 from service.connect.desk import Event, NotUnderstood, Rejected
-from tests.service.connect.test_desks import Server
+from tests.service.connect.server import Server
 
 TICKET = {
     "id": 17,
@@ -33,22 +30,8 @@ ARTICLE = {
 
 
 @pytest.fixture
-def zammad(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, Any]]:
-    server = Server()
-    monkeypatch.setenv("ZAMMAD_TOKEN", "abc")
-    config = DeskConfig.model_validate(
-        {
-            "kind": "zammad",
-            "url": server.url,
-            "entry": ["Inbox"],
-            "teams": {"payment": "Payments"},
-            "token_env": "ZAMMAD_TOKEN",
-        }
-    )
-    assert signature_of(config) == "sha1"
-    yield server, opened(config)
-    server.server.shutdown()
-    server.server.server_close()
+def zammad(server: Server) -> tuple[Server, Any]:
+    return server, server.desk(kind="zammad")
 
 
 def test_a_webhook_names_the_ticket(zammad: tuple[Server, Any]) -> None:
