@@ -81,7 +81,7 @@ test-slow: packages $(VENV)/.everything  ## the slow tests
 	$(PYTEST) -m slow $(ARGS)
 
 .PHONY: test-helpdesk
-test-helpdesk: packages $(VENV)/.everything  ## the connector beside a real Request Tracker (a part of test-slow)
+test-helpdesk: packages $(VENV)/.everything  ## the connector beside real helpdesks (a part of test-slow)
 	$(PYTEST) -m slow tests/service/connect $(ARGS)
 
 .PHONY: lint

@@ -18,6 +18,7 @@ OUTCOMES = (
     "nothing_to_do",
     "not_sorted",  # solved in an entry queue: no team to report
     "gone",
+    "parked",  # given up, until a person replays it
 )
 REFUSALS = ("unknown_desk", "signature", "too_large", "not_json", "unknown_event", "slow", "store")
 REASONS = ("router_away", "desk_away", "denied", "conflict", "error")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from starlette.routing import Route
 
 from service.api import problems
 from service.api.problems import Problem
-from service.connect.desk import Desk, NotUnderstood
+from service.connect.desk import Desk, Event, NotUnderstood
 from service.connect.events import EventStore
 from service.connect.metrics import CONTENT_TYPE, Metrics
 from service.connect.signatures import admits
@@ -30,6 +31,7 @@ LARGEST_BODY_BYTES = 8_388_608
 BODY_SECONDS = 30.0
 MOST_REQUESTS = 32  # at once, so that bodies in flight stay within memory
 _AGAIN_SECONDS = 5
+_KEY = re.compile(r"[^\x00-\x1f\ud800-\udfff]{1,500}")  # what may be stored as a ticket's id and version
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,7 @@ async def _taken(
         document = json.loads(body)
     except (ValueError, RecursionError):
         raise Refused("not_json", 422, "The body is not JSON in UTF-8.") from None
-    try:
-        event = receiver.desk.read_event(document)
-    except NotUnderstood as error:
-        raise Refused("unknown_event", 422, f"This event is not understood: {error}.") from None
+    event = _event(receiver.desk, document)
     if event is None:
         metrics.events.labels(name, "webhook", "ignored").inc()
         return JSONResponse({"status": "ignored"})
@@ -119,6 +118,20 @@ async def _taken(
     metrics.events.labels(name, "webhook", "new" if new else "repeated").inc()
     receiver.wake()
     return JSONResponse({"status": "stored" if new else "repeated"})
+
+
+def _event(desk: Desk, document: Any) -> Event | None:
+    """The event of a body; Refused if it names no ticket, or has another shape than documented."""
+    try:
+        event = desk.read_event(document)
+    except NotUnderstood as error:
+        raise Refused("unknown_event", 422, f"This event is not understood: {error}.") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"its shape is unexpected ({type(error).__name__})"
+        raise Refused("unknown_event", 422, f"This event is not understood: {what}.") from None
+    if event is not None and not _KEY.fullmatch(event.ticket + event.version):
+        raise Refused("unknown_event", 422, "The ticket's id is too long, or is no text.")
+    return event
 
 
 async def _body(request: Request) -> bytes:

@@ -174,6 +174,7 @@ class Worker:
 
     def _park(self, stored: Stored, reason: str) -> None:
         self.store.park(stored, reason)
+        self.metrics.handled.labels(self.name, "parked").inc()
         fields = {"desk": self.name, "ticket": stored.event.ticket, "reason": reason}
         log.error("event parked; replay it when the cause is gone", extra=fields)
 

@@ -1,4 +1,4 @@
-"""OTOBO 10 and 11, Znuny 6.5 and 7, by their Generic Interface; documented in its operations (TicketGet.pm).
+"""OTOBO 11 and Znuny 7.2 by their Generic Interface; documented in its operations (TicketGet.pm, …).
 
 Not tried on a real one: the tests hold it to the documented requests. The web service of docs/helpdesks.md
 takes each operation as POST, so that the password is in no address. Errors come with the status 200. Nothing

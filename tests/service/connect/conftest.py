@@ -80,7 +80,8 @@ class FakeDesk:
         self._step("changed")
         return (Event(number, "now") for number in self.tickets)
 
-    waiting = changed  # type: ignore[assignment]
+    def waiting(self) -> Iterator[Event]:
+        return self.changed(0.0)
 
     def latest(self, count: int) -> Iterator[Event]:
         return (Event(number, "latest") for number in list(self.tickets)[:count])

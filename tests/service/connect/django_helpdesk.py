@@ -27,6 +27,7 @@ _SETTINGS = """
 SECRET_KEY = "only-for-tests"
 ALLOWED_HOSTS = ["127.0.0.1"]
 ROOT_URLCONF = "urls"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # each call of the API checks one
 USE_TZ = True
 SITE_ID = 1
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -166,6 +166,7 @@ def test_a_ticket_that_an_agent_moved_before_the_answer_stays_where_it_is(instal
     assert installation.desk.notes(ticket) == []
 
 
+@pytest.mark.timeout(1500)
 def test_every_ticket_is_handled_once_though_all_three_are_killed(installation: Installation) -> None:
     desk, before = installation.desk, set(installation.desk.tickets())
     expected: dict[str, str] = {}

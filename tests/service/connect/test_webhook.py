@@ -56,6 +56,8 @@ def test_the_event_is_in_the_file_when_it_is_acknowledged(bench: Bench, client: 
         ("desk/" + SECRET, b"[" * 100_000, {}, 422, "not_json"),
         ("desk/" + SECRET, b'{"other": 1}', {}, 422, "unknown_event"),
         ("desk/" + SECRET, b"[]", {}, 422, "unknown_event"),
+        ("desk/" + SECRET, b'{"ticket": "\\ud800"}', {}, 422, "unknown_event"),
+        ("desk/" + SECRET, b'{"ticket": "' + b"7" * 1000 + b'"}', {}, 422, "unknown_event"),
         ("desk/" + SECRET, b"x" * 9_000_000, {}, 413, "too_large"),
         ("nobody", BODY, {}, 404, "unknown_desk"),
     ],
@@ -77,6 +79,20 @@ def test_what_is_refused_says_why_and_is_counted(
     name = {"searched": "searched", "nobody": ""}.get(path, "desk")
     labels = {"desk": name, "reason": reason}
     assert bench.metrics.registry.get_sample_value("larkfield_connect_refused_total", labels) == 1
+
+
+@pytest.mark.parametrize("error", [KeyError("id"), TypeError(), AttributeError(), ValueError()])
+def test_a_body_of_another_shape_than_documented_is_an_unknown_event(
+    bench: Bench, client: TestClient, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def read_event(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(bench.desk, "read_event", read_event)
+    answer = client.post(f"/webhook/desk/{SECRET}", content=BODY)
+    assert answer.status_code == 422
+    assert type(error).__name__ in answer.json()["detail"]
+    assert bench.count("refused_total", reason="unknown_event") == 1
 
 
 def test_a_store_that_fails_is_503_so_that_the_desk_sends_again(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from models.scope import Reason
 from service.client import RouterError
 from service.connect.desk import Conflict, Denied, DeskAway, Rejected, Ticket
+from service.connect.notes import REASONS
 from service.connect.worker import DAY_SECONDS
 from tests.service.connect.conftest import REVIEW, Bench
 
@@ -41,6 +44,17 @@ def test_review_writes_a_note_with_reasons_and_a_link(bench: Bench) -> None:
     assert "Suggestion: Payments (team payment, 41% sure)." in note
     assert "The confidence is too low to go without a look." in note
     assert "https://router.example.org/review?source=desk&ticket=7" in note
+
+
+def test_an_urgent_ticket_is_called_so_in_its_note(bench: Bench) -> None:
+    bench.router.answer = REVIEW | {"urgent": True}
+    bench.add()
+    bench.worker.step()
+    assert "It may be urgent" in (bench.desk.written[0][2] or "")
+
+
+def test_every_reason_has_words() -> None:
+    assert set(REASONS) == set(get_args(Reason))
 
 
 def test_a_team_without_a_queue_gets_a_note(bench: Bench) -> None:
@@ -182,6 +196,7 @@ def test_what_no_other_try_can_help_is_parked_at_once(bench: Bench, who: str) ->
     bench.add()
     bench.worker.step()
     (parked,) = bench.store.listed("parked")
+    assert bench.count("handled_total", outcome="parked") == 1
     assert parked.reason
     assert "no queue" in parked.reason or "422" in parked.reason
 
