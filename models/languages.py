@@ -6,7 +6,9 @@ without a model. For other scripts, see `script`.
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections import Counter
 from functools import cache
 
 FUNCTION_WORDS = {
@@ -91,6 +93,28 @@ def languages_of_words() -> dict[str, tuple[str, ...]]:
         for word in listed.split():
             users.setdefault(word, []).append(language)
     return {word: tuple(languages) for word, languages in users.items()}
+
+
+_WORD = re.compile(r"[^\W\d_]+")
+_READ = 5_000  # characters; more do not make the language surer
+
+
+def language_of(text: str) -> str | None:
+    """The English name of a text's language, or of its script if that is not Latin; None if it is not clear.
+
+    A function word counts less the more languages have it. One word that a single language has is enough.
+    """
+    text = text[:_READ].lower()
+    scripts = Counter(script(letter) for letter in text if letter.isalpha())
+    if scripts and (name := scripts.most_common(1)[0][0]) != "LATIN":
+        return name.title() if name != "CJK" else name
+    scores: Counter[str] = Counter()
+    for word in _WORD.findall(text):
+        users = languages_of_words().get(word, ())
+        for language in users:
+            scores[language] += 1 / len(users)  # type: ignore[assignment]
+    (first, best), (_, second) = [*scores.most_common(2), ("", 0), ("", 0)][:2]
+    return first if best >= 1 and best > 1.25 * second else None
 
 
 @cache

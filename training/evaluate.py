@@ -35,6 +35,11 @@ def to_text(evaluation: Evaluation) -> str:
         lines.append(
             f"{team:30} {score.tickets:7,} {score.precision:9.4f} {score.recall:7.4f} {score.f1:7.4f}"
         )
+    for kind, groups in (("language", evaluation.per_language), ("length", evaluation.per_length)):
+        lines += ["", f"{kind:30} {'tickets':>7} {'accuracy':>9} {'routed':>7} {'right':>7}"]
+        for name, group in groups.items():
+            right = "" if group.routed_precision is None else f" {group.routed_precision:7.4f}"
+            lines.append(f"{name:30} {group.tickets:7,} {group.accuracy:9.4f} {group.coverage:7.4f}{right}")
     if evaluation.per_style:
         lines += ["", f"{'style':30} {'tickets':>7} {'accuracy':>9}"]
         for style, figures in evaluation.per_style.items():

@@ -1,5 +1,7 @@
 """Evaluates a bundle on labelled tickets, with the same functions and in the same order as in serving."""
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,6 +9,7 @@ import numpy as np
 
 from models.bundle import Bundle, BundleConfig
 from models.decision import decide
+from models.languages import language_of
 from models.tokenizer import Encoding
 from models.windows import read_windows
 from training.assess.calibration import calibration_error
@@ -16,6 +19,11 @@ from training.data.templates import each_group_once
 
 BATCH = 64
 PIECE = 4096
+# The most words of a ticket in each row of figures by length; the last row is open.
+LENGTHS = (5, 12, 40, 120, 400)
+# A language with fewer tickets than both is not listed by name: single tickets may be taken for another one.
+FEWEST_TICKETS, SMALLEST_SHARE = 5, 0.005
+OTHER_LANGUAGES = "other or unclear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,16 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Figures of the tickets of one language or length; shares between 0 and 1."""
+
+    tickets: int
+    accuracy: float
+    coverage: float  # share that is routed without a person
+    routed_precision: float | None  # share of routed tickets that are right; None when none is routed
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Figures of a bundle on one file of tickets."""
 
@@ -75,6 +93,8 @@ class Evaluation:
     routed_precision: float | None  # share of routed tickets that are right; None when none is routed
     per_team: dict[str, Score]
     per_style: dict[str, dict[str, float]]
+    per_language: dict[str, Group]  # most tickets first
+    per_length: dict[str, Group]  # by words, shortest first
     unknown_teams: dict[str, dict[str, int]]  # teams that the bundle lacks: tickets, and those sent to review
 
 
@@ -133,6 +153,8 @@ def assess(answers: Answers, tickets: Tickets, teams: Sequence[str]) -> Evaluati
         routed_precision=float(correct[routed].mean()) if routed.any() else None,
         per_team=per_team,
         per_style=_per_style(tickets.styles, correct),
+        per_language=_groups(*_languages(tickets.texts), correct, routed),
+        per_length=_groups(*_lengths(tickets.texts), correct, routed),
         unknown_teams={
             team: {
                 "tickets": int((actual == team).sum()),
@@ -148,6 +170,47 @@ def _score(predicted: np.ndarray, actual: np.ndarray) -> Score:
     said, are = int(predicted.sum()), int(actual.sum())
     precision, recall = right / said if said else 0.0, right / are if are else 0.0
     return Score(are, precision, recall, 2 * right / (said + are) if said + are else 0.0)
+
+
+def _languages(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The language of each text, and all languages, most tickets first."""
+    found = [language_of(text) for text in texts]
+    fewest = max(FEWEST_TICKETS, SMALLEST_SHARE * len(texts))
+    listed = [
+        language
+        for language, count in Counter(found).most_common()
+        if language is not None and count >= fewest
+    ]
+    names = [language if language in listed else OTHER_LANGUAGES for language in found]
+    return names, listed + [OTHER_LANGUAGES] * (OTHER_LANGUAGES in names)
+
+
+def _lengths(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The range of words of each text, and all ranges that occur, shortest first."""
+    ends = [str(end) for end in LENGTHS]
+    ranges = [
+        f"1 to {ends[0]}",
+        *(f"{end + 1} to {last}" for end, last in zip(LENGTHS, ends[1:], strict=False)),
+    ]
+    ranges = [f"{name} words" for name in [*ranges, f"more than {ends[-1]}"]]
+    names = [ranges[bisect_left(LENGTHS, len(text.split()))] for text in texts]
+    return names, [name for name in ranges if name in set(names)]
+
+
+def _groups(names: list[str], order: list[str], correct: np.ndarray, routed: np.ndarray) -> dict[str, Group]:
+    """The figures of each group; `names` has the group of each ticket, `order` each group once."""
+    named = np.array(names)
+    groups = {}
+    for name in order:
+        of_it = named == name
+        right = correct[of_it & routed]
+        groups[name] = Group(
+            tickets=int(of_it.sum()),
+            accuracy=float(correct[of_it].mean()),
+            coverage=float(routed[of_it].mean()),
+            routed_precision=float(right.mean()) if len(right) else None,
+        )
+    return groups
 
 
 def _per_style(styles: list[str], correct: np.ndarray) -> dict[str, dict[str, float]]:

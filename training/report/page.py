@@ -44,6 +44,7 @@ def page(report: dict[str, Any]) -> str:
         _data(report),
         _learning(report),
         _teams(report),
+        _groups(report),
         _confidence(report),
         _robustness(report),
         _long_tickets(report),
@@ -201,6 +202,32 @@ def _teams(report: dict[str, Any]) -> str:
         parts += ["<h2>Styles</h2>", figure(pictures.dots(styles, "accuracy by style"))]
         parts.append(table(["style", "tickets", "accuracy"], rows))
     return "".join(parts)
+
+
+def _groups(report: dict[str, Any]) -> str:
+    figures = report["validation"]
+    head = ["tickets", "right", "routed", "of those right"]
+
+    def rows(groups: dict[str, dict[str, Any]]) -> list[list[str | int]]:
+        return [
+            [
+                name,
+                one["tickets"],
+                *(_share(one[key]) for key in ("accuracy", "coverage", "routed_precision")),
+            ]
+            for name, one in groups.items()
+        ]
+
+    return (
+        "<h2>Languages and lengths</h2><p>Validation tickets. A ticket's language is told by its function "
+        "words; a ticket without any, or of a language with very few tickets, is in the last row.</p>"
+        + table(["language", *head], rows(figures["per_language"]))
+        + table(["length", *head], rows(figures["per_length"]))
+    )
+
+
+def _share(share: float | None) -> str:
+    return "none routed" if share is None else f"{share:.1%}"
 
 
 def _confidence(report: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from models.decision import decide
 from models.text import join
 from training import evaluate as evaluation_command
 from training import train as train_command
-from training.assess.evaluation import Answer, Answers, answer, assess
+from training.assess.evaluation import Answer, Answers, Group, answer, assess
 from training.data.dataset import Columns, Faults, Tickets, read_tickets
 
 
@@ -56,6 +56,36 @@ def test_a_team_that_the_bundle_does_not_know_is_wrong_and_named():
     )
     assert figures.unknown_teams == {"new": {"tickets": 1, "review": 1}}
     assert figures.accuracy == 0.5
+
+
+def test_figures_by_language_and_length():
+    english, german = "where is my parcel, please", "wo ist meine Bestellung " + "und warum " * 20
+    texts = [english] * 6 + [german] * 5 + ["12345", "hola, gracias", "где моя посылка"]
+    teams = ["a"] * 14
+    decisions = [decided("b" if i < 3 else "a", decision="review" if i < 2 else "route") for i in range(14)]
+    tickets = Tickets("f", list(map(str, range(14))), texts, teams, [], list(range(14)))
+    figures = assess(Answers(np.zeros((14, 2)), decisions), tickets, ["a", "b"])
+    assert {name: one.tickets for name, one in figures.per_language.items()} == {
+        "English": 6,
+        "German": 5,
+        "other or unclear": 3,
+    }
+    assert list(figures.per_language) == ["English", "German", "other or unclear"]
+    assert figures.per_language["English"] == Group(6, 0.5, pytest.approx(4 / 6), 0.75)
+    assert {name: one.tickets for name, one in figures.per_length.items()} == {
+        "1 to 5 words": 9,
+        "41 to 120 words": 5,
+    }
+    printed = evaluation_command.to_text(figures)
+    assert "German                               5    1.0000  1.0000  1.0000" in printed
+    assert "41 to 120 words                      5" in printed
+
+
+def test_a_group_of_which_nothing_is_routed():
+    decisions = [decided("a", decision="review")] * 5
+    tickets = Tickets("f", list("12345"), ["where is my parcel"] * 5, ["a"] * 5, [], list(range(5)))
+    figures = assess(Answers(np.zeros((5, 1)), decisions), tickets, ["a"])
+    assert figures.per_language["English"] == Group(5, 1.0, 0.0, None)
 
 
 # ---------------------------------------------------------------------------------------- end to end

@@ -264,6 +264,21 @@ def test_the_page_says_how_long_tickets_are_read(reported):
         assert figure in shown.split("<h2>Long tickets</h2>")[1]
 
 
+def test_the_page_has_a_row_for_each_language_and_length(reported):
+    folder, _ = reported
+    report = json.loads((folder / "ids" / "report.json").read_text(encoding="utf-8"))
+    for groups in ("per_language", "per_length"):
+        assert (
+            sum(one["tickets"] for one in report["validation"][groups].values())
+            == report["validation"]["tickets"]
+        )
+    group = {"tickets": 37, "accuracy": 0.9, "coverage": 0.5, "routed_precision": None}
+    report["validation"]["per_language"] = {"German": group}
+    shown = report_page.page(report).split("<h2>Languages and lengths</h2>")[1].split("<h2>")[0]
+    assert '<td>German</td><td class="n">37</td><td>90.0%</td><td>50.0%</td><td>none routed</td>' in shown
+    assert all(f"<td>{name}</td>" in shown for name in report["validation"]["per_length"])
+
+
 def test_texts_are_shown_or_only_ids(reported):
     folder, rows = reported
     for report, expected in (("texts", True), ("ids", False)):
