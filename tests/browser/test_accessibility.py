@@ -22,7 +22,7 @@ READY = {
     "/review": "#filters select",
     "/today": ".tile",
     "/upload": "#start",
-    "/learn": ".columns-chart .column",
+    "/learn": "#ticket-grid .head",
 }
 
 

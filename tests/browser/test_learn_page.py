@@ -136,3 +136,57 @@ def test_heads_and_tokens_have_their_cost(visit):
     page.keyboard.press("ArrowRight")
     expect(page.locator("#cost")).to_contain_text("8 × 8 columns: the layer has 16,640 parameters")
     expect(page.locator("#cost")).to_contain_text("115,200 numbers")
+
+
+def test_longer_tickets_have_their_cost(visit):
+    page = visit("/learn", locale="fr-FR")
+    rows = [" ".join(row.locator("th, td").all_inner_texts()) for row in page.locator("#cost-table tbody tr").all()]
+    plain = [row.replace("\u202f", " ").replace("\u00a0", " ") for row in rows]
+    assert plain == [
+        "128 16 384 0,07 Mo 0,10 Mo",
+        "1 024 1 048 576 4,19 Mo 0,79 Mo",
+        "8 192 67 108 864 268,44 Mo 6,29 Mo",
+    ]
+
+
+def test_the_lessons_ticket_stands_beside_this_routers_heads(visit):
+    page = visit("/learn")
+    rows = page.locator("#ticket-lesson tbody tr")
+    assert [" ".join(row.locator("th, td").all_inner_texts()) for row in rows.all()] == [
+        "1 “twice” 0.50 “twice” 0.355",
+        "2 “charge” 0.55 “charge” 0.208",
+        "3 “remove” 0.50 “remove” 0.118 and “you” 0.116",
+        "4 “remove” 0.48 “remove” 0.274",
+    ]
+    live = page.locator("#ticket-body tbody tr")
+    expect(live).to_have_count(8)
+    expect(page.locator("#ticket-body thead")).to_contain_text("“not” reads")
+    expect(page.locator("#ticket-grid .head")).to_have_count(8)
+    page.locator("#ticket-grid .head").first.click()
+    expect(page.locator("#larger-title")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#ticket-grid .head").first).to_be_focused()
+
+
+def test_another_ticket_and_another_reader(visit):
+    page = visit("/learn")
+    expect(page.locator("#ticket-body tbody tr")).to_have_count(8)
+    with page.expect_response(re.compile(r"/route$")) as response:
+        page.fill("#ticket-input", "My parcel is late")
+    weights = response.value.json()["explanation"]["heads"]
+    assert len(weights) == 8
+    expect(page.locator("#ticket-reader option")).to_have_text(["1 · My", "2 · parcel", "3 · is", "4 · late"])
+    expect(page.locator("#ticket-body caption")).to_contain_text("X is (4, 64)")
+    page.select_option("#ticket-reader", "1")
+    expect(page.locator("#ticket-body thead")).to_contain_text("“parcel” reads")
+    page.fill("#ticket-input", " ")
+    expect(page.locator("#ticket-body tbody tr")).to_have_count(0)
+
+
+def test_a_hidden_score_of_zero_would_leak(visit):
+    page = visit("/learn")
+    page.locator("#walk-steps button").nth(4).click()
+    question = page.locator("#walk-body .predict").nth(1)
+    question.locator("summary").click()
+    expect(question.locator("p")).to_contain_text("0.416, 0.292 and 0.292")

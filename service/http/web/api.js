@@ -39,13 +39,14 @@ function newKey(refused) {
   return asking;
 }
 
-async function call(path, options) {
+async function call(path, { quiet = false, ...options }) {
   for (;;) {
     const sent = key;
     try {
       return await once(path, { ...options, headers: { ...options.headers, ...(sent && { "X-API-Key": sent }) } });
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 401) throw error;
+      if (quiet) throw error;
       if (key === sent && !(await newKey(Boolean(sent)))) throw error;
       options.signal?.throwIfAborted();
     }
@@ -68,17 +69,18 @@ async function once(path, options) {
   return { body, requestId: response.headers.get("X-Request-ID") };
 }
 
-function post(path, body, signal) {
-  return call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+function post(path, body, signal, quiet = false) {
+  return call(path, { quiet, method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 }
 
 /** Replace lone surrogates, which UTF-8 cannot encode, by the replacement character. */
 export const wellFormed = (text) => (text.toWellFormed ? text.toWellFormed() : text.replace(/\p{Surrogate}/gu, "\ufffd"));
 
-export function route({ subject, text }, explain, signal) {
+/** If `quiet`, a missing key is refused without a prompt for it. */
+export function route({ subject, text }, explain, signal, quiet = false) {
   const ticket = { text: text.trim() || !subject.trim() ? text : null, explain };
   if (subject.trim()) ticket.subject = subject;
-  return post("/route", ticket, signal);
+  return post("/route", ticket, signal, quiet);
 }
 
 /** `verdict` is {team} or {outcome}. */

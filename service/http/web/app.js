@@ -1,8 +1,8 @@
 // The main page: a ticket, its answer, the words that decided, and the attention heads.
 
-import { Refused, decodeWeights, feedback, removeFeedback, route, wellFormed } from "./api.js";
+import { Refused, feedback, removeFeedback, route, wellFormed } from "./api.js";
 import { bar, byId, el, fill } from "./dom.js";
-import { HeadView, drawGrid } from "./heads.js";
+import { HeadView, drawGrid, readFull } from "./heads.js";
 import { start } from "./page.js";
 import { currentLanguage, EXAMPLES, listed, percent, quoted, reasonText, t, teamName } from "./strings.js";
 import { loadTradeoff, repaintTradeoff } from "./tradeoff.js";
@@ -89,17 +89,6 @@ async function send() {
     repaintStatus();
     busy(false, false);
   }
-}
-
-/** Split the weights into one matrix per head, and add the text of every token. */
-function readFull(explanation, ticket) {
-  const weights = decodeWeights(explanation.weights);
-  const count = explanation.tokens.length;
-  const characters = { subject: Array.from(ticket.subject), text: Array.from(ticket.text) };
-  return {
-    tokens: explanation.tokens.map((token) => ({ ...token, text: characters[token.field].slice(token.start, token.end).join("") })),
-    heads: explanation.heads.map((head, i) => ({ ...head, matrix: weights.subarray(i * count * count, (i + 1) * count * count) })),
-  };
 }
 
 function fillTicket(ticket) {

@@ -1,8 +1,20 @@
 // The grid of heads and the larger view of one: rows read, columns are read.
 
+import { decodeWeights } from "./api.js";
 import { bar, byId, el, fill } from "./dom.js";
 import { paint } from "./heatmap.js";
 import { listed, number, percent, t } from "./strings.js";
+
+/** Split the weights of a full explanation into one matrix per head, and add the text of every token. */
+export function readFull(explanation, ticket) {
+  const weights = decodeWeights(explanation.weights);
+  const count = explanation.tokens.length;
+  const characters = { subject: Array.from(ticket.subject), text: Array.from(ticket.text) };
+  return {
+    tokens: explanation.tokens.map((token) => ({ ...token, text: characters[token.field].slice(token.start, token.end).join("") })),
+    heads: explanation.heads.map((head, i) => ({ ...head, matrix: weights.subarray(i * count * count, (i + 1) * count * count) })),
+  };
+}
 
 /** The summary of a head in the page's language (the service sends it in English). */
 export function summaryOf(head, tokens) {

@@ -1,7 +1,9 @@
-// /learn: the formula step by step on three words, and the effect of the key size on softmax.
+// /learn: the formula step by step on three words, the key size, heads and their cost, a real ticket's heads.
 
 import { Refused, learnDraw, learnNumbers } from "./api.js";
 import { byId, el, fill } from "./dom.js";
+import { predict } from "./learn_parts.js";
+import { repaintTicket, startTicket } from "./learn_ticket.js";
 import { start } from "./page.js";
 import { number, percent, t } from "./strings.js";
 
@@ -96,6 +98,7 @@ function drawWalkBody() {
     el("h3", { "aria-live": "polite" }, t("step", { number: step, name: t(`step_${step}`) })),
     el("p", {}, t(step === 5 ? `say_5_${mask}` : `say_${step}`)),
     step >= 3 && predict(`ask_${step}`, `answer_${step}`),
+    step === 5 && predict("ask_leak", "answer_leak"),
     el("div", { class: "matrices", tabindex: "0", role: "group", "aria-label": t(`step_${step}`) }, ...matrices.map(drawMatrix)),
     el("p", { class: "trace" }, el("b", {}, `${t("trace")} `), trace(step, matrices)),
     el(
@@ -107,12 +110,8 @@ function drawWalkBody() {
   );
 }
 
-/** A question whose answer the reader opens after a guess. */
-function predict(ask, answer) {
-  return el("details", { class: "predict" }, el("summary", {}, el("b", {}, t("predict")), " ", t(ask)), el("p", {}, t(answer)));
-}
-
 const D = 64; // columns of the router's layers
+const megabytes = (count) => t("megabytes", { size: number((4 * count) / 1e6, 2) }); // of float32 numbers
 
 function drawMultihead() {
   const [heads, tokens] = [2 ** Number(byId("heads-count").value), Number(byId("tokens-count").value)];
@@ -125,7 +124,19 @@ function drawMultihead() {
     byId("multihead-body"),
     predict("ask_cost", "answer_cost"),
     el("p", { id: "cost", "aria-live": "polite" }, t("cost_sentence", { heads, size: D / heads, parameters: 4 * D ** 2 + 4 * D, weights, kilobytes })),
-    el("p", {}, el("a", { href: "/" }, t("see_heads"))),
+    el(
+      "table",
+      { class: "values", id: "cost-table" },
+      el("caption", {}, t("cost_caption")),
+      el("thead", {}, el("tr", {}, ...["tokens_count", "cost_scores", "cost_memory", "cost_inputs"].map((name) => el("th", { scope: "col" }, t(name))))),
+      el(
+        "tbody",
+        {},
+        ...[128, 1024, 8192].map((n) =>
+          el("tr", {}, el("th", { scope: "row" }, number(n, 0)), ...[number(n ** 2, 0), megabytes(n ** 2), megabytes(3 * D * n)].map((value) => el("td", {}, value))),
+        ),
+      ),
+    ),
   );
 }
 
@@ -166,6 +177,7 @@ function drawSize() {
   fill(
     byId("size-body"),
     el("p", { "aria-live": "polite", id: "size-says" }, t(row.d_k < 64 ? "say_size_low" : "say_size_high", values)),
+    predict("ask_size", "answer_size"),
     drawn && drawn.d_k === row.d_k && el("div", { class: "pair" }, drawBars(drawn.unscaled, t("unscaled")), drawBars(drawn.scaled, t("scaled"))),
     el(
       "p",
@@ -211,10 +223,12 @@ function repaint() {
   drawWalk();
   drawSize();
   drawMultihead();
+  repaintTicket();
 }
 
 start("title_learn", repaint);
 repaint();
+startTicket();
 for (const id of ["heads-count", "tokens-count"]) byId(id).addEventListener("input", drawMultihead);
 byId("key-size").addEventListener("input", (event) => {
   state.size = Number(event.target.value);
