@@ -168,6 +168,14 @@ def test_with_keys_the_page_asks_for_one(chromium, tmp_path: Path, shipped_bundl
         another.wait_for_selector("#api-key")
         another.keyboard.press("Escape")
         expect(another.locator("#status")).to_have_text("Ohne Schlüssel antwortet der Router nicht.")
+        lesson = context.new_page()  # needs a key for its last part only, and asks for it there
+        lesson.goto(server.url + "/learn")
+        expect(lesson.locator("#ticket-status")).to_contain_text("Ohne Schlüssel antwortet der Router nicht.")
+        expect(lesson.locator("dialog")).to_have_count(0)
+        lesson.click("#ticket-status button")
+        lesson.fill("#api-key", "sesame")
+        lesson.keyboard.press("Enter")
+        expect(lesson.locator("#ticket-grid .head")).to_have_count(8)
         context.close()
 
 

@@ -140,7 +140,10 @@ def test_heads_and_tokens_have_their_cost(visit):
 
 def test_longer_tickets_have_their_cost(visit):
     page = visit("/learn", locale="fr-FR")
-    rows = [" ".join(row.locator("th, td").all_inner_texts()) for row in page.locator("#cost-table tbody tr").all()]
+    rows = [
+        " ".join(row.locator("th, td").all_inner_texts())
+        for row in page.locator("#cost-table tbody tr").all()
+    ]
     plain = [row.replace("\u202f", " ").replace("\u00a0", " ") for row in rows]
     assert plain == [
         "128 16 384 0,07 Mo 0,10 Mo",
