@@ -99,6 +99,17 @@ class Write(Section):
     body: dict[str, Any]
 
 
+class Search(Section):
+    """Searches of the generic desk: addresses, and how their answers read."""
+
+    changed: str  # {since} is 2026-12-01T08:00:00Z, {seconds} the same since 1970
+    waiting: str | None = None  # asked for each entry queue, {queue}
+    root: str | None = None  # where the list is in an answer
+    ticket: str = "id"
+    version: str | None = None
+    next: str | None = None  # where the address of the next page is; without it there is one page
+
+
 class Generic(Section):
     """How a generic desk's JSON reads: paths are names and numbers with dots between them."""
 
@@ -117,6 +128,13 @@ class Generic(Section):
     headers: dict[str, str] = {}  # {token} is filled in
     move: Write | None = None
     note: Write | None = None
+    search: Search | None = None
+
+    @model_validator(mode="after")
+    def _readable(self) -> Generic:
+        if self.search is not None and self.read is None:
+            raise ValueError("read: a desk with a search needs the address of a ticket")
+        return self
 
 
 class DeskConfig(Section):
@@ -248,7 +266,14 @@ def _sentence(item: Any) -> str:
 def _model_at(place: list[str]) -> type[BaseModel] | None:
     if not place:
         return Config
-    if place[0] == "desks":
-        return DeskConfig if len(place) == 2 else Generic
-    tables: dict[str, type[BaseModel]] = {"router": Router, "connect": Connect}
-    return tables.get(place[0])
+    if place[0] == "desks" and len(place) == 2:
+        return DeskConfig
+    tables: dict[str, type[BaseModel]] = {
+        "router": Router,
+        "connect": Connect,
+        "generic": Generic,
+        "search": Search,
+        "move": Write,
+        "note": Write,
+    }
+    return tables.get(place[-1])

@@ -49,8 +49,9 @@ class Api:
         headers: dict[str, str] | None = None,
     ) -> tuple[Any, httpx.Headers]:
         """The JSON and the headers of an answer, None for an empty one; DeskError says what went wrong."""
+        # An empty dictionary would delete the query of a path that has one.
         request = self._client.build_request(
-            method, self.url + path, json=body, params=parameters, headers=headers
+            method, self.url + path, json=body, params=parameters or None, headers=headers
         )
         place = f"{method} {request.url.path}"
         try:

@@ -8,8 +8,11 @@ conditional.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +21,8 @@ from service.connect.desk import NOTE_BEGINS, DeskError, Event, NotUnderstood, R
 from service.connect.http import Api
 
 SIGNATURE = "sha256"
+_MOST_PAGES = 1000
+_WEEK_SECONDS = 7 * 86_400.0
 
 
 def open_desk(config: DeskConfig, token: str) -> GenericDesk:
@@ -37,6 +42,7 @@ class GenericDesk:
         self._api = api
         self._config = config
         self._paths = config.generic
+        self._search = config.generic.search
 
     def read_event(self, body: Any) -> Event:
         """The ticket's id; without a path to a version, the digest of the body tells events apart."""
@@ -86,22 +92,52 @@ class GenericDesk:
         self._api.call(template.method, path, _filled_all(template.body, fields))
 
     def changed(self, since: float) -> Iterator[Event]:
-        """Nothing: this desk is known by its webhooks alone."""
-        return iter(())
+        """By the configured search; nothing without one."""
+        if self._search is None:
+            return iter(())
+        moment = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self._found(filled(self._search.changed, since=quote(moment, safe=""), seconds=f"{since:.0f}"))
 
     def waiting(self) -> Iterator[Event]:
-        """Nothing, as above."""
-        return iter(())
+        """The search for each entry queue; nothing without one."""
+        if self._search is None or self._search.waiting is None:
+            return
+        for queue in self._config.entry:
+            yield from self._found(filled(self._search.waiting, queue=quote(queue, safe="")))
 
     def latest(self, count: int) -> Iterator[Event]:
-        """Nothing, as above."""
-        return iter(())
+        """Tickets that changed in the last week, as the search has them."""
+        return itertools.islice(self.changed(time.time() - _WEEK_SECONDS), count)
 
     def check(self) -> list[str]:
-        """What the configuration lacks; the desk itself is not called."""
-        missing = [name for name in ("move", "note") if getattr(self._paths, name) is None]
+        """What the configuration lacks; the desk itself is asked for the latest tickets."""
+        needed = ("note",) if self._config.mode == "notes" else ("move", "note")
+        missing = [name for name in needed if getattr(self._paths, name) is None]
         said = [f"WRONG: generic.{name} is missing, so it cannot be written" for name in missing]
-        return [*said, "a generic desk has no search: what a lost webhook told of is not found again"]
+        if self._search is None:
+            return [*said, "no generic.search: what a lost webhook told of is not found again"]
+        return said
+
+    def _found(self, address: str) -> Iterator[Event]:
+        search = self._search
+        assert search is not None
+        for _ in range(_MOST_PAGES):
+            answer = self._api.get(address)
+            records = at(answer, search.root) if search.root else answer
+            if not isinstance(records, list):
+                raise DeskError(f"the search's answer holds no list at root ({search.root or 'the top'})")
+            for record in records:
+                ticket = _text(record, search.ticket)
+                if not ticket:
+                    raise DeskError(f"a record of the search holds no ticket id at {search.ticket!r}")
+                yield Event(ticket, _text(record, search.version) or once())
+            following = _text(answer, search.next)
+            if not following:
+                return
+            address = following.removeprefix(self._api.url)
+            if not address.startswith("/"):  # the token is for this desk alone
+                raise DeskError(f"the next page is not at {self._api.url}")
+        raise DeskError(f"the search has more than {_MOST_PAGES} pages; is next right?")
 
 
 def at(document: Any, path: str) -> Any:

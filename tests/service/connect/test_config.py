@@ -85,6 +85,33 @@ def test_a_key_of_one_kind_of_desk(tmp_path: Path, before: str, after: str, said
     assert said in str(caught.value)
 
 
+GENERIC = (
+    GOOD.replace('kind = "rt"', 'kind = "generic"')
+    + """
+[desks.rt.generic]
+ticket = "id"
+read = "/tickets/{ticket}"
+[desks.rt.generic.search]
+changed = "/tickets?since={since}"
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('read = "/tickets/{ticket}"\n', "", "read: a desk with a search needs the address of a ticket"),
+        ("\nread =", "\nred =", "desks.rt.generic.red: unknown key; is read meant?"),
+        ("\nchanged", "\nchange", "desks.rt.generic.search.change: unknown key; is changed meant?"),
+    ],
+)
+def test_a_key_of_the_generic_desk(tmp_path: Path, before: str, after: str, said: str) -> None:
+    assert read(tmp_path, GENERIC).desks["rt"].generic is not None
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, GENERIC.replace(before, after))
+    assert said in str(caught.value)
+
+
 def test_a_missing_secret_stops_the_start_with_its_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("httpx", reason="the extra `client` (httpx) is not installed
 from service.connect import http
 from service.connect.adapters import opened
 from service.connect.config import DeskConfig
-from service.connect.desk import Conflict, Denied, DeskAway, DeskError, Gone, NotUnderstood, Rejected
+from service.connect.desk import Conflict, Denied, DeskAway, DeskError, Event, Gone, NotUnderstood, Rejected
 from service.connect.http import Api
 from tests.service.connect.server import HTML, JSON, Server
 
@@ -54,6 +54,12 @@ def test_a_rate_limit_says_how_long(server: Server) -> None:
     assert caught.value.retry_after_seconds == 17
 
 
+def test_the_query_of_a_path_stays(server: Server) -> None:
+    server.answer("/tickets?id=17", {"id": 17})
+    assert Api(server.url, {}).get("/tickets?id=17", unused=None) == {"id": 17}
+    assert server.sent[-1][1] == "/tickets?id=17"
+
+
 def test_a_desk_that_is_not_there(server: Server) -> None:
     with pytest.raises(DeskAway, match="no answer"):
         Api("http://127.0.0.1:9", {}).get("/x")
@@ -71,10 +77,11 @@ def test_an_answer_without_an_end_is_cut_off(
         Api(server.url, {}).get("/x")
 
 
-def generic(url: str, **paths: Any) -> Any:
+def generic(url: str, mode: str = "notes", **paths: Any) -> Any:
     document = {
         "kind": "generic",
         "url": url,
+        "mode": mode,
         "entry": ["inbox"],
         "teams": {"payment": "billing"},
         "token_env": "DESK_TOKEN",
@@ -118,6 +125,62 @@ def test_a_generic_desk_reads_and_writes_by_configuration(
     server.answer("/tickets/17", {"data": record | {"notes": [{"t": "Larkfield router: look"}], "owner": 3}})
     again = desk.read_ticket(event)
     assert (again.noted, again.taken) == (True, True)
+
+
+SEARCH = {
+    "changed": "/tickets?since={since}&seconds={seconds}",
+    "waiting": "/tickets?queue={queue}",
+    "root": "data",
+    "version": "updated",
+    "next": "links.next",
+}
+
+
+def found(number: int, **links: str) -> dict[str, Any]:
+    return {"data": [{"id": number, "updated": "noon"}], "links": links}
+
+
+def test_a_generic_desk_is_searched_page_by_page(server: Server) -> None:
+    desk = generic(server.url, **READ, search=SEARCH)
+    first = "/tickets?since=2026-11-03T12%3A00%3A00Z&seconds=1793707200"
+    server.answer(first, found(17, next=f"{server.url}/tickets?page=2"))
+    server.answer("/tickets?page=2", found(18, next="/tickets?page=3"))
+    server.answer("/tickets?page=3", found(19))
+    assert list(desk.changed(1793707200.0)) == [Event(number, "noon") for number in ("17", "18", "19")]
+    server.answer("/tickets?queue=inbox", found(20))
+    assert list(desk.waiting()) == [Event("20", "noon")]
+    server.answer("/tickets", found(21))
+    assert list(desk.latest(10)) == [Event("21", "noon")]
+    assert desk.check() == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"items": []}, r"holds no list at root \(data\)"),
+        ({"data": [{"number": 17}]}, "holds no ticket id at 'id'"),
+        (found(17, next="https://elsewhere.example.org/tickets"), "the next page is not at"),
+        (found(17, next="/tickets"), "more than 3 pages"),
+    ],
+)
+def test_a_search_that_is_configured_wrongly_says_so(
+    server: Server, monkeypatch: pytest.MonkeyPatch, answer: Any, said: str
+) -> None:
+    monkeypatch.setattr("service.connect.adapters.generic._MOST_PAGES", 3)
+    server.answer("/tickets", answer)
+    with pytest.raises(DeskError, match=said):
+        list(generic(server.url, **READ, search=SEARCH).changed(0.0))
+
+
+def test_a_generic_desk_without_a_search_finds_nothing_and_says_so(server: Server) -> None:
+    desk = generic(server.url, **READ)
+    assert [*desk.changed(0.0), *desk.waiting(), *desk.latest(10)] == []
+    assert desk.check() == ["no generic.search: what a lost webhook told of is not found again"]
+
+
+def test_check_misses_only_what_the_mode_needs(server: Server) -> None:
+    assert not [said for said in generic(server.url, note=READ["note"]).check() if "WRONG" in said]
+    assert "WRONG: generic.move is missing" in generic(server.url, note=READ["note"], mode="move").check()[0]
 
 
 def test_without_an_api_the_webhook_is_the_ticket(monkeypatch: pytest.MonkeyPatch) -> None:
