@@ -46,7 +46,9 @@ def _show_latest(parts: Parts, name: str, config: DeskConfig, desk: Desk) -> int
     for event in events:
         try:
             ticket = desk.read_ticket(event)
-            print(f"  ticket {ticket.id} in {ticket.queue}: {_would(parts, name, config, ticket)}")
+            print(
+                f"  ticket {ticket.id} in {ticket.queue or 'no group'}: {_would(parts, name, config, ticket)}"
+            )
         except (DeskError, RouterAway, RouterRefused) as error:
             print(f"  ticket {event.ticket}: WRONG: {error}")
             wrong += 1

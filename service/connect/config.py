@@ -44,7 +44,7 @@ def _names(value: Any) -> Any:
 
 
 Url = Annotated[str, AfterValidator(_url)]
-Names = Annotated[list[str], BeforeValidator(_names), Field(min_length=1)]
+Names = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_names), Field(min_length=1)]
 
 
 class Section(BaseModel):

@@ -30,6 +30,7 @@ def parts(bench: Bench) -> Parts:
         ({}, True, "ticket 7 in Inbox: write a note that suggests Payments (payment, 41%, review)"),
         ({"taken": True}, False, "leave it, it does not wait in an entry queue or a person has it"),
         ({"queue": "Payments"}, False, "leave it, it does not wait in an entry queue or a person has it"),
+        ({"queue": "", "taken": True}, False, "ticket 7 in no group: leave it"),
         ({"noted": True}, False, "leave it, it has a note already"),
         ({"solved": True, "queue": "Payments 2"}, False, "report that payment solved it"),
         ({"solved": True}, False, "leave it, it was solved in an entry queue"),

@@ -50,6 +50,11 @@ def test_a_good_file(tmp_path: Path) -> None:
         ('kind = "rt"', 'kind = "rt"\nmode = "on"', 'desks.rt.mode: must be "notes"'),
         ('delivery = "Delivery"', 'delivery = "Payments"', "belongs to 'payment' and to 'delivery'"),
         ('delivery = "Delivery"', 'delivery = "General"', "is also an entry queue"),
+        (
+            'delivery = "Delivery"',
+            'delivery = ""',
+            "desks.rt.teams.delivery.0: String should have at least 1",
+        ),
         ("[desks.rt]", "[desks.rt", "is not TOML"),
     ],
 )
