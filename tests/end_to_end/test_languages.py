@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from models.bundle import DICTIONARIES, Bundle, BundleError, load_bundle, with_route_languages
@@ -50,6 +51,21 @@ def test_tickets_in_seven_languages_together(bundle: Bundle) -> None:
     assert sum(right(bundle, tickets)) / len(tickets) >= 0.93
     not_chosen_on = [line for line in tickets if line[0] in ("nl", "pt", "pl")]
     assert sum(right(bundle, not_chosen_on)) / len(not_chosen_on) >= 0.93
+
+
+def test_more_tickets_in_seven_languages_together(bundle: Bundle) -> None:
+    """They are shorter and ask for rarer things; docs/languages.md has the figure of each language."""
+    tickets = lines("more_tickets.txt")
+    assert len(tickets) == 140
+    assert sum(right(bundle, tickets)) / len(tickets) >= 0.88
+
+
+def test_frequent_words_of_the_training_tickets_are_preferred() -> None:
+    ids = np.array([2, 50, 900, 1_000])
+    bonus = dictionaries.bonuses(ids, np.array([True, True, True, False]))
+    assert bonus[0] > bonus[1] > bonus[2] >= np.float32(dictionaries.KNOWN_BONUS)
+    assert bonus[0] == np.float32(dictionaries.KNOWN_BONUS + dictionaries.FREQUENCY_BONUS)
+    assert bonus[3] == 0
 
 
 @pytest.mark.parametrize(
