@@ -21,7 +21,8 @@ def document() -> str:
     rule = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": {"name": "larkfield-router"},
+        # kube-prometheus-stack selects rules and monitors by this label.
+        "metadata": {"name": "larkfield-router", "labels": {"release": "kube-prometheus-stack"}},
         "spec": {"groups": groups},
     }
     return HEADER + yaml.safe_dump(rule, sort_keys=False, width=1000)

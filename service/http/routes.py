@@ -379,6 +379,18 @@ async def readyz(request: Request) -> Response:
     return Response(orjson.dumps(body), 200 if service.ready else 503, media_type="application/json")
 
 
+# Load balancers also probe with these methods; the server leaves out the body of an answer to HEAD.
+router.head("/healthz", include_in_schema=False)(healthz)
+router.head("/readyz", include_in_schema=False)(readyz)
+
+
+@router.options("/healthz", include_in_schema=False)
+@router.options("/readyz", include_in_schema=False)
+async def probe_methods() -> Response:
+    """204 with the methods of the probes."""
+    return Response(status_code=204, headers={"allow": "GET, HEAD, OPTIONS"})
+
+
 @router.get("/metrics", summary="Prometheus metrics", tags=["operation"], response_class=Response)
 async def metrics(request: Request) -> Response:
     """The metrics of all workers together; any worker can answer."""

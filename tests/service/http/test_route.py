@@ -231,6 +231,16 @@ def test_health_and_readiness(server: Running) -> None:
     assert ready == {"status": "ready", "model": {"name": "small", "version": "1"}, "provider": "CPU"}
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_load_balancers_may_probe_with_other_methods(server: Running, path: str) -> None:
+    got, head = server.call("GET", path), server.call("HEAD", path)
+    assert (head.status, head.body) == (got.status, b"")
+    assert head.headers["content-length"] == str(len(got.body))
+    options = server.call("OPTIONS", path)
+    assert (options.status, options.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
+    assert server.call("POST", path).status == 405
+
+
 def test_the_openapi_document_names_everything(server: Running) -> None:
     document = server.call("GET", "/openapi.json").json()
     assert {
