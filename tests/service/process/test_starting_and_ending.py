@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,14 @@ def test_sighup_drains_a_worker_that_is_alone(start: Callable[..., Running]) -> 
     assert running.route("parcel late").status == 200
     assert running.process.wait(30) == 0
     assert "draining" in running.log.read_text()
+
+
+@pytest.fixture(autouse=True)
+def _sighup_ends_a_process() -> Iterator[None]:
+    """Whatever the tests were started with: a child inherits an ignored signal, as from nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_a_ticket_in_flight_survives_sighup(start: Callable[..., Running]) -> None:
